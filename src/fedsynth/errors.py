@@ -6,7 +6,15 @@ class FedSynthError(Exception):
 
 
 class ConfigError(FedSynthError):
-    """A config key is unknown, has the wrong type, or an impossible value."""
+    """A config key is unknown, has the wrong type, or an impossible value.
+
+    Attributes:
+        key: The full config key at fault, where one is known.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class DataError(FedSynthError):

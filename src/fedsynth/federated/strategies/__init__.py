@@ -1,0 +1,1 @@
+"""Server strategies: model states in, one model state out; none of them knows Lightning."""

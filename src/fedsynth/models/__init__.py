@@ -1,0 +1,1 @@
+"""Networks only: tensors in, tensors out. Training, data and files live elsewhere."""

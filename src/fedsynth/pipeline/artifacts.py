@@ -1,0 +1,189 @@
+"""The store of artifacts: one folder per key, committed by one rename, checked by digest when read.
+
+Layout: ``<root>/<stage>/<key12>/{manifest.json, …}`` once committed; ``<key12>.partial/`` while it is being made
+(its checkpoints let a killed run go on); ``<key12>.lock`` so that two runs never make one artifact at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsynth.errors import ArtifactError
+from fedsynth.pipeline.fingerprint import file_digest
+from fedsynth.pipeline.stage import Sensitivity
+
+log = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A committed result of a stage.
+
+    Attributes:
+        stage: The stage's name in the run that made it.
+        key: 64 hex digits over all that decides the content.
+        path: Its folder.
+        sensitivity: What it depends on.
+        manifest: The whole manifest.
+    """
+
+    stage: str
+    key: str
+    path: Path
+    sensitivity: Sensitivity
+    manifest: dict[str, Any]
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files.
+
+        Raises:
+            ArtifactError: If the artifact has no such file.
+        """
+        if name not in self.manifest["files"]:
+            held = ", ".join(self.manifest["files"])
+            raise ArtifactError(f"artifact {self.stage} {self.key[:12]} has no file {name!r}; it holds {held}.")
+        return self.path / name
+
+    def load(self, name: str) -> dict[str, Any]:
+        """The tensors of one of its safetensors files."""
+        from safetensors.torch import load_file
+
+        return load_file(self.file(name))
+
+
+class ArtifactStore:
+    """Artifacts below one folder; safe for several processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, stage: str, key: str) -> Path:
+        return self.root / stage / key[:12]
+
+    def check_writable(self) -> None:
+        """Fail now rather than after an hour of training.
+
+        Raises:
+            ArtifactError: If the folder cannot be made or written.
+        """
+        probe = self.root / f".write-test-{os.getpid()}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe.write_text("x")
+            probe.unlink()
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write to {self.root}: {error.strerror or error}. "
+                "Set LOG_DIR (or paths.log_dir) to a folder you may write to that has space left."
+            ) from error
+
+    def find(self, stage: str, key: str, *, verify: bool = True) -> Artifact | None:
+        """The committed artifact, or None. With ``verify``, one whose files do not match is set aside."""
+        folder = self.folder(stage, key)
+        if not folder.exists():
+            return None
+        problem, manifest = _inspect(folder, key, verify=verify)
+        if not problem:
+            return Artifact(stage, key, folder, Sensitivity(manifest["sensitivity"]), manifest)
+        if not verify:
+            return None
+        aside = folder.with_name(f"{folder.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+        try:
+            folder.rename(aside)
+        except OSError as error:
+            raise ArtifactError(f"{folder} is damaged ({problem}) and cannot be moved aside: {error}.") from error
+        log.warning("%s is damaged (%s): moved to %s, will be computed again.", folder, problem, aside.name)
+        return None
+
+    @contextmanager
+    def lock(self, stage: str, key: str) -> Iterator[None]:
+        """Hold the right to make this artifact. Waits for another run; a killed run's lock is free at once."""
+        path = self.folder(stage, key).with_suffix(".lock")
+        with _explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.warning("Another run is computing %s %s; waiting for it.", stage, key[:12])
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def scratch(self, stage: str, key: str) -> Path:
+        """The folder in which this artifact is made; survives a kill."""
+        folder = self.folder(stage, key)
+        path = folder.with_name(f"{folder.name}.partial")
+        with _explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def fresh_output(self, stage: str, key: str) -> Path:
+        """An empty folder for the artifact's files: what a killed run left half-written is dropped."""
+        output = self.scratch(stage, key) / "output"
+        with _explained(output):
+            shutil.rmtree(output, ignore_errors=True)
+            output.mkdir()
+        return output
+
+    def commit(self, stage: str, key: str, manifest: dict[str, Any]) -> Artifact:
+        """Make the output folder an artifact: digests, manifest, then one atomic rename."""
+        scratch = self.scratch(stage, key)
+        output = scratch / "output"
+        files = sorted(path for path in output.rglob("*") if path.is_file())
+        with _explained(output):
+            digests = {
+                str(path.relative_to(output)): {"sha256": file_digest(path), "bytes": path.stat().st_size}
+                for path in files
+            }
+            manifest = {**manifest, "stage": stage, "key": key, "files": digests}
+            _write_synced(output / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True) + "\n")
+            output.rename(self.folder(stage, key))
+            shutil.rmtree(scratch, ignore_errors=True)
+        return Artifact(stage, key, self.folder(stage, key), Sensitivity(manifest["sensitivity"]), manifest)
+
+
+def _inspect(folder: Path, key: str, *, verify: bool) -> tuple[str, dict[str, Any]]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        if manifest["key"] != key:
+            return "its manifest carries another key", {}
+        for name, recorded in manifest["files"].items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != recorded["bytes"]:
+                return f"{name} is missing or has another size", {}
+            if verify and file_digest(path) != recorded["sha256"]:
+                return f"{name} does not match its digest", {}
+        Sensitivity(manifest["sensitivity"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"unreadable manifest: {error!r}", {}
+    return "", manifest
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {path}: {error.strerror or error}. Free some space or set LOG_DIR "
+            "(paths.log_dir) elsewhere; finished stages are kept, the same command goes on from there."
+        ) from error

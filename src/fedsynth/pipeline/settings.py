@@ -1,0 +1,120 @@
+"""Stage settings: frozen dataclasses whose fields carry their own bounds, checked before anything is computed.
+
+Defaults live in ``configs/`` only; a field that a config leaves out is an error, not a hidden default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from fedsynth.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def setting(
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    one_of: Sequence[object] | None = None,
+    remedy: str = "",
+    in_key: bool = True,
+) -> Any:
+    """A settings field with its bounds.
+
+    Args:
+        minimum: Smallest value allowed (of every element, for a list).
+        maximum: Largest value allowed.
+        above: The value must be strictly greater.
+        below: The value must be strictly less.
+        one_of: The only values allowed.
+        remedy: What the user should do, appended to the error.
+        in_key: False for values that cannot change a result (batch sizes of evaluation, worker counts).
+    """
+    bounds = {"minimum": minimum, "maximum": maximum, "above": above, "below": below, "one_of": one_of}
+    return dataclasses.field(default=MISSING, metadata={**bounds, "remedy": remedy, "in_key": in_key})
+
+
+def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str) -> T:
+    """The settings object for a stage, checked.
+
+    Args:
+        settings_type: A frozen dataclass whose fields were made with :func:`setting`.
+        values: The resolved config values of the stage.
+        path: The config path of the stage, for messages, e.g. ``stages.release``.
+
+    Raises:
+        ConfigError: For an unknown or missing key, a wrong type, or a value out of bounds.
+    """
+    known = {field.name: field for field in dataclasses.fields(settings_type)}  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ConfigError(unknown_key(f"{path}.{name}", name, known))
+    for name in known:
+        if name not in values or values[name] == "???":
+            raise ConfigError(f"{path}.{name} is missing. Give it in the stage's config file or as {path}.{name}=…")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create(dict(values)))
+        built = OmegaConf.to_object(merged)
+    except (ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException) as error:
+        key = getattr(error, "full_key", "") or ""
+        first_line = str(error).splitlines()[0]
+        wanted = known[key.split("[")[0]].type if key.split("[")[0] in known else "?"
+        raise ConfigError(f"{path}.{key} has the wrong type: {first_line} (wanted {wanted}).", key=f"{path}.{key}") from error
+    for field in known.values():
+        _check_field(field, getattr(built, field.name), f"{path}.{field.name}")
+    check = getattr(built, "check", None)
+    if check is not None:
+        check(path)
+    return built  # type: ignore[return-value]
+
+
+def unknown_key(full_key: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    """The message for a key nobody knows, with the nearest known one."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(sorted(names))}."
+    return f"{full_key} is not a known key. {hint}"
+
+
+def _check_field(field: dataclasses.Field[Any], value: Any, key: str) -> None:
+    if value is None:
+        return
+    rules = field.metadata
+    for element in value if isinstance(value, list | tuple) else [value]:
+        problem = _violated(rules, element)
+        if problem:
+            remedy = f" {rules['remedy']}" if rules["remedy"] else ""
+            raise ConfigError(f"{key} must be {problem}, got {value!r}.{remedy}", key=key)
+
+
+def _violated(rules: Mapping[str, Any], value: Any) -> str:
+    if rules.get("one_of") is not None and value not in rules["one_of"]:
+        return "one of " + ", ".join(map(str, rules["one_of"]))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    limits = [
+        (rules.get("minimum"), lambda bound: value >= bound, "≥"),
+        (rules.get("maximum"), lambda bound: value <= bound, "≤"),
+        (rules.get("above"), lambda bound: value > bound, ">"),
+        (rules.get("below"), lambda bound: value < bound, "<"),
+    ]
+    limits = [limit for limit in limits if limit[0] is not None]
+    if limits and (math.isnan(value) or not all(holds(bound) for bound, holds, _ in limits)):
+        return " and ".join(f"{sign} {bound:g}" for bound, _, sign in limits)
+    return ""
+
+
+def key_values(settings: Any) -> dict[str, Any]:
+    """The settings that decide a result, i.e. those that enter the artifact's key."""
+    fields = dataclasses.fields(settings)
+    return {field.name: getattr(settings, field.name) for field in fields if field.metadata.get("in_key", True)}

@@ -1,0 +1,148 @@
+"""What a stage is: its settings, its side of the privacy boundary, its inputs, and the function that runs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsynth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from fedsynth.pipeline.artifacts import Artifact
+
+
+class Side(str, Enum):
+    """Who runs a stage. An auditor may read everything; nothing it yields goes back to a server."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    AUDITOR = "auditor"
+
+
+class Sensitivity(str, Enum):
+    """What an artifact depends on.
+
+    PRIVATE: on records, without protection. RELEASED: left the clients, by a mechanism in the ledger or
+    declared as uncovered. PUBLIC: on public data only.
+    """
+
+    PRIVATE = "private"
+    RELEASED = "released"
+    PUBLIC = "public"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured number. ``seed`` names the repetition (a classifier seed, or the run's own seed)."""
+
+    arm: str
+    metric: str
+    value: float
+    seed: int
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage yields besides the files it wrote: numbers, ledger entries and notes for the report."""
+
+    metrics: list[Metric] = field(default_factory=list)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """Where and how a stage runs.
+
+    Attributes:
+        name: The stage's name in the run (two stages may be of one kind).
+        key: The key of the artifact being made; checkpoints carry it.
+        output: Folder whose files become the artifact. Starts empty.
+        scratch: Folder that survives a kill: checkpoints live here until the artifact is committed.
+        trainer: Arguments for ``lightning.Trainer``, hardware and schedule merged.
+        sources: The data sources the stage declared.
+        loggers: ``loggers(save_dir)`` is a context manager that yields Lightning loggers and closes them.
+    """
+
+    name: str
+    key: str
+    output: Path
+    scratch: Path
+    trainer: Mapping[str, Any]
+    sources: Mapping[str, Any]
+    loggers: Callable[[Path], AbstractContextManager[list[Any]]]
+    rank: int = 0
+    world_size: int = 1
+
+
+RunFunction = Callable[[Any, Mapping[str, "Artifact"], StageContext], Outcome]
+
+
+def inherited(settings: Any, inputs: Mapping[str, Sensitivity]) -> Sensitivity:
+    """The strictest mark among the inputs: post-processing neither adds to nor removes from protection."""
+    for mark in (Sensitivity.PRIVATE, Sensitivity.RELEASED):
+        if mark in inputs.values():
+            return mark
+    return Sensitivity.PUBLIC
+
+
+def always(mark: Sensitivity) -> Callable[[Any, Mapping[str, Sensitivity]], Sensitivity]:
+    """A ``yields`` rule that does not depend on settings or inputs."""
+    return lambda settings, inputs: mark
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kind of stage; a run may hold several stages of one kind.
+
+    Attributes:
+        kind: The name of its folder under ``stages/``.
+        settings: Frozen dataclass of its settings.
+        runs: ``"module:function"``, imported only when the stage is computed.
+        side: Who runs it.
+        roles: Names of the inputs it needs.
+        optional_roles: Names of inputs that may be left out or null.
+        yields: The mark of the artifact, from settings and the marks of the inputs.
+        data: Names of the data sources it reads.
+        trains: Whether every process takes part (a Trainer); a computed stage runs on rank zero only.
+        uncovered: What leaves the clients here without a formal guarantee, given the settings.
+    """
+
+    kind: str
+    settings: type
+    runs: str
+    side: Side
+    roles: tuple[str, ...] = ()
+    optional_roles: tuple[str, ...] = ()
+    yields: Callable[[Any, Mapping[str, Sensitivity]], Sensitivity] = inherited
+    data: tuple[str, ...] = ()
+    trains: bool = False
+    uncovered: Callable[[Any], tuple[str, ...]] = lambda settings: ()
+
+    def load(self) -> RunFunction:
+        """Import the function that runs the stage (and with it torch)."""
+        module, function = self.runs.split(":")
+        return getattr(importlib.import_module(module), function)
+
+
+def find_stage(kind: str, key: str) -> Stage:
+    """The stage of this kind: a folder of ``fedsynth.stages``, or any ``package.module`` that defines ``STAGE``.
+
+    Raises:
+        ConfigError: If there is none; the message lists those there are.
+    """
+    module = kind if "." in kind else f"fedsynth.stages.{kind}.spec"
+    try:
+        return importlib.import_module(module).STAGE
+    except (ModuleNotFoundError, AttributeError) as error:
+        folder = Path(__file__).parent.parent / "stages"
+        known = ", ".join(sorted(path.parent.name for path in folder.glob("*/spec.py")))
+        raise ConfigError(f"{key}.stage must name a kind of stage, got {kind!r}. Known kinds: {known}.") from error

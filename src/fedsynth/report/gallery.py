@@ -1,0 +1,286 @@
+"""Which figure is drawn from which artifact, and what to say when the artifact is not there.
+
+Figures of several runs: ROC and precision-recall curves use every run; the others show the first run
+(their caption says so), because their panels have no meaningful mean over runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedsynth.errors import ArtifactError
+from fedsynth.report import figures
+from fedsynth.report.glossary import arm_title, stage_title
+from fedsynth.report.runs import Run, StageResult
+
+Array = NDArray[Any]
+
+#: Stage kinds with a history.json, and how its rows are counted.
+HISTORY_KINDS = ("pretrain_xray", "fusion_encoder", "latent_ddpm")
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """One drawn figure with its file name (no suffix), title and how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The figures that could be drawn, and a line for each that could not."""
+
+    figures: tuple[ReportFigure, ...]
+    left_out: tuple[str, ...]
+
+
+class _NotRun(Exception):
+    """What a figure needs is not there; the message completes 'left out: …'."""
+
+
+def build_gallery(runs: Sequence[Run], *, simulated: bool) -> Gallery:
+    """Draw every figure the runs' artifacts allow.
+
+    Args:
+        runs: At least one; the first is shown where only one can be.
+        simulated: Write SIMULATED across every figure.
+
+    Raises:
+        ArtifactError: A file the figure needs is there but damaged or of an unexpected form.
+    """
+    drawn: list[ReportFigure] = []
+    left_out: list[str] = []
+    one = "" if len(runs) == 1 else f" Shown: run {runs[0].label}, the first of {len(runs)}."
+    jobs: list[tuple[str, Callable[[], ReportFigure]]] = [
+        ("Data partition", lambda: _partition(runs[0], one, simulated)),
+        *[
+            (f"Learning curves of {kind}", lambda kind=kind: _learning(runs[0], kind, one, simulated))
+            for kind in HISTORY_KINDS
+        ],
+        ("ROC curves", lambda: _curves(runs, "roc", simulated)),
+        ("Precision-recall curves", lambda: _curves(runs, "pr", simulated)),
+        ("Latent space", lambda: _latents(runs[0], one, simulated)),
+        ("Nearest-neighbor distances", lambda: _distances(runs[0], one, simulated)),
+        ("Calibration", lambda: _calibration(runs[0], one, simulated)),
+    ]
+    for title, draw in jobs:
+        try:
+            drawn.append(draw())
+        except _NotRun as reason:
+            left_out.append(f"{title}: left out, {reason}")
+    return Gallery(tuple(drawn), tuple(left_out))
+
+
+def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
+    stage = _stage(run, "clients")
+    rows = (stage.notes.get("report") or {}).get("clients")
+    if not rows:
+        raise _NotRun(f"stage {stage.name} (kind clients) left no counts in its notes")
+    counts = {}
+    for field, title in (("images", "X-ray images"), ("beats", "ECG beats")):
+        if all(isinstance(row.get(field), dict) for row in rows):
+            classes = range(max(2, 1 + max(int(label) for row in rows for label in row[field])))
+            counts[title] = np.array([[int(row[field].get(str(c), 0)) for c in classes] for row in rows])
+    if not counts:
+        raise _NotRun(f"the notes of stage {stage.name} give no counts per class")
+    return ReportFigure(
+        "partition",
+        "Data partition",
+        "Training records each client holds, by class. Unequal heights and mixes are the heterogeneity the"
+        f" federated training has to cope with.{one}",
+        figures.partition_bars(counts, clients=[str(row.get("client")) for row in rows], simulated=simulated),
+    )
+
+
+def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
+    stage = _stage(run, kind)
+    rows = _read_history(stage)
+    axis = "round" if "round" in rows[0] else "epoch"
+    x = np.array([row.get(axis, index) for index, row in enumerate(rows)], dtype=float)
+    names = list(dict.fromkeys(name for row in rows for name in row if name != axis))
+    panels: dict[str, dict[str, tuple[Array, Array]]] = {}
+    for name in names:
+        panel, line = _place(name)
+        if panel is not None:
+            y = np.array([np.nan if row.get(name) is None else float(row[name]) for row in rows])
+            panels.setdefault(panel, {})[line] = (x[~np.isnan(y)], y[~np.isnan(y)])
+    if not panels:
+        raise _NotRun(f"history.json of stage {stage.name} holds no loss and no score")
+    ordered: dict[str, dict[str, tuple[Array, Array]]]
+    ordered = {name: panels[name] for name in ("Loss", "Score", "Training loss per client") if name in panels}
+    return ReportFigure(
+        f"learning_{kind}",
+        f"Learning curves: {stage_title(stage.name)}",
+        f"Loss and validation scores by {axis}. A validation loss that rises while the training loss falls"
+        f" means overfitting.{one}",
+        figures.learning_curves(
+            ordered, title=f"Learning curves: {stage_title(stage.name)}", x_label=axis, simulated=simulated
+        ),
+    )
+
+
+def _place(name: str) -> tuple[str | None, str]:
+    """(panel, line name) of a logged metric; panel None: not drawn."""
+    parts = name.split("/")
+    if parts[0] in ("client", "clients") and len(parts) > 2:
+        return ("Training loss per client", f"client {parts[1]}") if "loss" in parts[-1] else (None, name)
+    if "loss" in parts[-1]:
+        return "Loss", name
+    if parts[-1] in ("auroc", "auprc", "balanced_accuracy", "accuracy", "f1"):
+        return "Score", name
+    return None, name
+
+
+def _curves(runs: Sequence[Run], which: str, simulated: bool) -> ReportFigure:
+    systems: dict[str, list[figures.Unit]] = {}
+    for run in runs:
+        for stage in run.of_kind("tstr_mlp"):
+            label, probability = _scores(stage)
+            if label.min() == label.max():
+                raise _NotRun(f"the test records of stage {stage.name} are of one class")
+            seeds = [(label, row) for row in probability]
+            # The unit of the tables: the run when there are several, else the classifier seed.
+            systems.setdefault(_arm(stage), []).extend(
+                [seeds] if len(runs) > 1 else [[seed] for seed in seeds]
+            )
+    if not systems:
+        raise _NotRun(_not_run("tstr_mlp"))
+    units = "runs" if len(runs) > 1 else "classifier seeds"
+    if which == "roc":
+        return ReportFigure(
+            "roc",
+            "ROC curves",
+            "Classifiers trained on each source of latents, tested on real records. Line: mean over"
+            f" {units}; band: ± 1 SD. Nearer the upper left is better; the diagonal is guessing.",
+            figures.roc_curves(systems, simulated=simulated),
+        )
+    return ReportFigure(
+        "precision_recall",
+        "Precision-recall curves",
+        f"The same classifiers. Line: mean over {units}; band: ± 1 SD. The dotted line is what guessing"
+        " reaches.",
+        figures.pr_curves(systems, simulated=simulated),
+    )
+
+
+def _latents(run: Run, one: str, simulated: bool) -> ReportFigure:
+    encode = _stage(run, "encode")
+    real = _read_arrays(encode, "latents.safetensors", "train.latent", "train.label")
+    sources: dict[str, tuple[Array, Array]] = {"real (training)": (real[0], real[1])}
+    for kind in ("mix", "synthesize"):
+        for stage in run.of_kind(kind):
+            if (stage.path / "samples.safetensors").is_file():
+                latent, label = _read_arrays(stage, "samples.safetensors", "latent", "label")
+                sources[stage_title(stage.name)] = (latent, label)
+    if len(sources) == 1:
+        raise _NotRun(f"{_not_run('mix')}, {_not_run('synthesize')}")
+    return ReportFigure(
+        "latent_pca",
+        "Latent space",
+        "Principal axes of the real training latents; every panel has the same axes. Synthetic clouds"
+        f" should cover the real ones, class by class; two axes show only part of the difference.{one}",
+        figures.latent_pca(sources, simulated=simulated),
+    )
+
+
+def _distances(run: Run, one: str, simulated: bool) -> ReportFigure:
+    train, held_out = _read_arrays(_stage(run, "audit"), "distances.safetensors", "train", "held_out")
+    return ReportFigure(
+        "neighbor_distances",
+        "Nearest-neighbor distances",
+        "Distance from each synthetic record to its nearest real one. A training curve left of the held-out"
+        f" curve would mean that training records are copied. No proof of privacy either way.{one}",
+        figures.distance_histogram(train, held_out, simulated=simulated),
+    )
+
+
+def _calibration(run: Run, one: str, simulated: bool) -> ReportFigure:
+    systems: dict[str, tuple[Array, Array]] = {}
+    for kind in ("fusion_encoder", "tstr_mlp"):
+        for stage in run.of_kind(kind):
+            if (stage.path / "scores.safetensors").is_file():
+                label, probability = _scores(stage)
+                systems[_arm(stage)] = (np.tile(label, len(probability)), probability.reshape(-1))
+    if not systems:
+        raise _NotRun(f"{_not_run('fusion_encoder')}, {_not_run('tstr_mlp')}")
+    return ReportFigure(
+        "calibration",
+        "Calibration",
+        "Points on the diagonal: a predicted 80 % is right in 80 % of cases. Below it: overconfident in the"
+        f" positive class. Lower bars: how many records fall in each bin (classifier seeds pooled).{one}",
+        figures.reliability_diagram(systems, simulated=simulated),
+    )
+
+
+def _arm(stage: StageResult) -> str:
+    arms = {str(row.get("arm") or "") for row in stage.metrics} - {""}
+    return arm_title(arms.pop()) if len(arms) == 1 else stage_title(stage.name)
+
+
+def _not_run(kind: str) -> str:
+    return f"no stage of kind {kind} has been run"
+
+
+def _stage(run: Run, kind: str) -> StageResult:
+    found = run.of_kind(kind)
+    if not found:
+        raise _NotRun(_not_run(kind))
+    return found[0]
+
+
+def _scores(stage: StageResult) -> tuple[Array, Array]:
+    """Labels [n] and probabilities [seed, n] on the test records."""
+    probability, label = _read_arrays(stage, "scores.safetensors", "test.probability", "test.label")
+    label, probability = label.reshape(-1).astype(int), np.atleast_2d(probability)
+    if probability.shape[-1] != len(label) or not np.isfinite(probability).all():
+        raise ArtifactError(
+            f"{stage.path / 'scores.safetensors'}: test.probability must be finite and [seed, {len(label)}],"
+            f" got {list(probability.shape)}. Delete the artifact folder and run again."
+        )
+    return label, probability
+
+
+def _read_arrays(stage: StageResult, file: str, *names: str) -> tuple[Array, ...]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = stage.path / file
+    if not path.is_file():
+        raise _NotRun(f"stage {stage.name} left no {file}")
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise ArtifactError(f"{path} is damaged ({error}). Delete its folder and run again.") from error
+    lacking = [name for name in names if name not in arrays]
+    if lacking:
+        raise ArtifactError(
+            f"{path} lacks {', '.join(lacking)}; it holds {', '.join(sorted(arrays))}. Run again."
+        )
+    return tuple(arrays[name] for name in names)
+
+
+def _read_history(stage: StageResult) -> list[dict[str, Any]]:
+    path = stage.path / "history.json"
+    if not path.is_file():
+        raise _NotRun(f"stage {stage.name} left no history.json")
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ArtifactError(
+            f"{path} is not valid JSON ({error}). Delete its folder and run again."
+        ) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ArtifactError(f"{path} must hold a list of objects, one per round or epoch. Run again.")
+    if not rows:
+        raise _NotRun(f"history.json of stage {stage.name} is empty")
+    return rows

@@ -1,0 +1,1 @@
+"""Attacks and fidelity, by an auditor who sees everything."""

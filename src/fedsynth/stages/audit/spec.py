@@ -1,0 +1,27 @@
+"""everything → audit: latent fidelity, nearest-neighbor disclosure, released-summary membership attack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    seed: int = setting(minimum=0)
+    nearest_k: int = setting(minimum=1)
+    num_attack_repetitions: int = setting(minimum=1)
+    num_shards: int = setting(minimum=1)
+    min_shard_size: int = setting(minimum=1)
+
+
+STAGE = Stage(
+    kind="audit",
+    settings=AuditSettings,
+    runs="fedsynth.stages.audit.run:run",
+    side=Side.AUDITOR,
+    roles=("latents", "release", "mixture", "synthetic"),
+    yields=always(Sensitivity.PRIVATE),
+)

@@ -1,0 +1,1 @@
+"""Raw files → what each client holds."""

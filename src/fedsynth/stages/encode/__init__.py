@@ -1,0 +1,1 @@
+"""Records → latents, on the clients."""

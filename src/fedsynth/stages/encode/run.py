@@ -1,0 +1,36 @@
+"""Apply the frozen global encoder to every record of every client and split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from safetensors.torch import save_file
+
+from fedsynth.data.paired import PairedClients
+from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.pipeline.stage import Metric, Outcome, StageContext
+from fedsynth.stages.encode.spec import EncodeSettings
+from fedsynth.stages.fusion_encoder.network import load_network, predict
+
+
+def run(settings: EncodeSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
+    """Latents of all splits with labels, clients and stable record numbers; mean norms by class."""
+    pairs = PairedClients.from_tensors(inputs["clients"].load("pairs.safetensors"))
+    network = load_network(inputs["encoder"])
+    tensors, metrics = {}, []
+    seed = int(inputs["encoder"].manifest["settings"]["seed"])
+    for name in ("train", "val", "test"):
+        split = getattr(pairs, name)
+        latent = predict(network, split.image, split.ecg, batch_size=settings.batch_size).latent
+        tensors |= {
+            f"{name}.latent": latent,
+            f"{name}.label": split.label,
+            f"{name}.client": split.client,
+            # A pair is known by its image: every image is in exactly one pair.
+            f"{name}.record_id": split.image_id,
+        }
+        for label, arm in enumerate(("negative", "positive")):
+            norm = latent[split.label == label].norm(dim=1).mean()
+            metrics.append(Metric(arm, f"{name}/mean_norm", float(norm), seed))
+    save_file({key: value.contiguous() for key, value in tensors.items()}, context.output / "latents.safetensors")
+    return Outcome(metrics=metrics)

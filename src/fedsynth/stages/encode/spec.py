@@ -1,0 +1,23 @@
+"""encoder → latents: the frozen global encoder applied to every record, on the clients (Eq. 16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    batch_size: int = setting(minimum=1, in_key=False)
+
+
+STAGE = Stage(
+    kind="encode",
+    settings=EncodeSettings,
+    runs="fedsynth.stages.encode.run:run",
+    side=Side.CLIENT,
+    roles=("clients", "encoder"),
+    yields=always(Sensitivity.PRIVATE),
+)

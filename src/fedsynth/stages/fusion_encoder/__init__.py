@@ -1,0 +1,1 @@
+"""The federated X-ray + ECG encoder."""

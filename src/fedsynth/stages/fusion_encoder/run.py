@@ -1,0 +1,132 @@
+"""Train the fusion encoder by federated averaging; test it with both modalities and with each alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import save_file
+
+from fedsynth.console import console
+from fedsynth.data.paired import PairedClients
+from fedsynth.evaluation import balanced_accuracy_threshold, bootstrap_intervals, classification_metrics
+from fedsynth.federated.client import Federation
+from fedsynth.federated.progress import FederatedProgressBar
+from fedsynth.federated.sharding import ClientShardedStrategy
+from fedsynth.federated.strategies.fedavg import FedAvg
+from fedsynth.federated.trainer import FederatedTrainer
+from fedsynth.models.fusion_classifier import FusionClassifier
+from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.pipeline.stage import Metric, Outcome, StageContext
+from fedsynth.seeding import derive_seed, generator
+from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
+from fedsynth.stages.fusion_encoder.module import FusionEncoder
+from fedsynth.stages.fusion_encoder.network import predict
+from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
+from fedsynth.stages.training import fit, seed_everything
+
+STRATEGIES = {"fedavg": FedAvg}
+ARMS = {"both": (True, True), "image_only": (True, False), "ecg_only": (False, True)}
+NETWORK = (
+    "backbone", "image_channels", "signal_channels", "signal_kernels", "normalization", "fusion", "token_dim",
+    "num_heads", "latent_dim", "dropout",
+)  # fmt: skip
+
+
+def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
+    """Global weights, the curve by round, test scores of every arm."""
+    pairs = PairedClients.from_tensors(inputs["clients"].load("pairs.safetensors"))
+    seed = derive_seed(settings.seed, "fusion_encoder")
+    seed_everything(seed)
+    network = {name: getattr(settings, name) for name in NETWORK}
+    network = {name: list(value) if isinstance(value, list) else value for name, value in network.items()}
+    module = FusionEncoder(
+        network=network,
+        modality_dropout=settings.modality_dropout,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+    )
+    if "xray_encoder" in inputs:
+        module.network.image_encoder.load_state_dict(inputs["xray_encoder"].load("encoder.safetensors"))
+    federation = Federation(
+        local_epochs=settings.local_epochs,
+        participation=settings.participation,
+        seed=seed,
+        strategy=STRATEGIES[settings.strategy](),
+        num_clients=int(pairs.train.client.max()) + 1,
+    )
+    arguments: dict[str, object] = {"federation": federation, "enable_progress_bar": True}
+    if context.world_size > 1:
+        arguments["strategy"] = ClientShardedStrategy()
+    history = fit(
+        module,
+        PairedClientsData(pairs, batch_size=settings.batch_size, seed=seed),
+        context,
+        network=module.network,
+        trainer_class=FederatedTrainer,
+        trainer_arguments=arguments,
+        callbacks=[FederatedProgressBar(console())],
+    )
+    if context.rank != 0:
+        return Outcome()
+    state = {name: value.contiguous().cpu() for name, value in module.network.state_dict().items()}
+    save_file(state, context.output / "model.safetensors")
+    history.write(context.output)
+    return evaluate(module.network.cpu(), pairs, settings, context)
+
+
+def evaluate(
+    network: FusionClassifier, pairs: PairedClients, settings: FusionEncoderSettings, context: StageContext
+) -> Outcome:
+    """Test metrics of the three missing-modality arms at thresholds chosen on validation, with intervals."""
+    metrics, gates, scores = [], {}, {}
+    for arm, shown in ARMS.items():
+        mask = torch.tensor(shown)
+        outputs = {name: predict(network, s.image, s.ecg, mask) for name, s in _splits(pairs).items()}
+        probability = {name: output.logits.double().softmax(1)[:, 1] for name, output in outputs.items()}
+        threshold = balanced_accuracy_threshold(probability["val"], pairs.val.label)
+        stream = generator(settings.seed, "fusion_encoder", "bootstrap", arm)
+        for name, split in _splits(pairs).items():
+            metrics += _metrics(arm, name, probability[name], split.label, threshold, settings, stream)
+        metrics.append(Metric(arm, "test/threshold", threshold, settings.seed))
+        scores |= {f"{arm}/{name}.probability": value for name, value in probability.items()}
+        if arm == "both":
+            gates = _gate_statistics(outputs["test"].gates, outputs["test"].attention, pairs.test.label)
+    scores |= {"test.probability": scores["both/test.probability"].clone(), "test.label": pairs.test.label}
+    save_file(scores, context.output / "scores.safetensors")
+    return Outcome(metrics=metrics, notes={"gates": gates})
+
+
+def _splits(pairs: PairedClients) -> dict[str, object]:
+    return {"val": pairs.val, "test": pairs.test}
+
+
+def _metrics(arm, split, probability, label, threshold, settings, stream) -> list[Metric]:  # type: ignore[no-untyped-def]
+    values = classification_metrics(probability, label, threshold, num_bins=settings.num_bins)
+    values["loss"] = values.pop("nll")
+    intervals = {}
+    if split == "test":
+        intervals = bootstrap_intervals(
+            probability, label, threshold,
+            generator=stream, num_replicates=settings.num_bootstrap, num_bins=settings.num_bins,
+        )  # fmt: skip
+        if "nll" in intervals:
+            intervals["loss"] = intervals.pop("nll")
+    metrics = []
+    for name, value in values.items():
+        interval = intervals.get(name)
+        low, high = (interval.low, interval.high) if interval and math.isfinite(interval.low) else (None, None)
+        metrics.append(Metric(arm, f"{split}/{name}", float(value), settings.seed, low, high))
+    return metrics
+
+
+def _gate_statistics(gates: torch.Tensor, attention: torch.Tensor, label: torch.Tensor) -> dict[str, object]:
+    """Class means of the gates and of the head-averaged attention matrix, order (image, ECG)."""
+    return {
+        name: {
+            "gates": gates[label == value].mean(0).tolist(),
+            "attention": attention[label == value].mean(0).tolist(),
+        }
+        for value, name in enumerate(("negative", "positive"))
+    }

@@ -1,0 +1,1 @@
+"""The latent diffusion model."""

@@ -1,0 +1,98 @@
+"""Noise-prediction training of the latent denoiser (Eqs. 26–27)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedsynth.diffusion.ddpm import noise_prediction_loss
+from fedsynth.diffusion.ema import exponential_moving_average
+from fedsynth.diffusion.schedule import NoiseSchedule, cosine_schedule, linear_schedule
+from fedsynth.models.denoiser import LatentDenoiser
+
+SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule}
+
+
+def noise_schedule(name: str, num_timesteps: int) -> NoiseSchedule:
+    """The schedule a settings file names."""
+    if name == "linear":
+        # Fewer timesteps need proportionally larger betas to end without signal.
+        scale = 1000 / num_timesteps
+        return linear_schedule(num_timesteps, min(1e-4 * scale, 0.5), min(0.02 * scale, 0.999))
+    return cosine_schedule(num_timesteps)
+
+
+class LatentDDPM(L.LightningModule):
+    """Trains the denoiser on standardized latents; keeps an exponential moving average, which is what samples.
+
+    Args:
+        dim: Length of a latent.
+        width: Hidden features.
+        num_blocks: Residual blocks.
+        time_embedding_dim: Length of the time embedding.
+        num_classes: Classes.
+        beta_schedule: ``linear`` or ``cosine``.
+        num_timesteps: T.
+        label_dropout: p_uncond.
+        ema_decay: Of the average.
+        learning_rate: Peak of AdamW, falling to zero along a cosine.
+        noise_seed: Of timesteps, noise and label dropout.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        width: int,
+        num_blocks: int,
+        time_embedding_dim: int,
+        num_classes: int,
+        beta_schedule: str,
+        num_timesteps: int,
+        label_dropout: float,
+        ema_decay: float,
+        learning_rate: float,
+        noise_seed: int,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.network = LatentDenoiser(dim, width, num_blocks, time_embedding_dim, num_classes)
+        self.average = exponential_moving_average(self.network, ema_decay)
+        self.schedule = noise_schedule(beta_schedule, num_timesteps)
+        self.stream: torch.Generator | None = None
+
+    def on_train_start(self) -> None:
+        rank = self.trainer.global_rank
+        if self.stream is None:
+            self.stream = torch.Generator(self.device).manual_seed(self.hparams["noise_seed"] + rank)
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
+        assert self.stream is not None
+        dropout = self.hparams["label_dropout"]
+        loss = noise_prediction_loss(
+            self.network, batch["latent"], batch["label"], self.schedule, dropout, self.stream
+        )
+        self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["label"]))
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
+        self.average.update_parameters(self.network)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.hparams["learning_rate"], fused=True)
+        total = int(self.trainer.estimated_stepping_batches)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, total))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.stream is not None:
+            checkpoint["noise_stream"] = self.stream.get_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if "noise_stream" in checkpoint:
+            self.stream = torch.Generator(self.device)
+            self.stream.set_state(checkpoint["noise_stream"].cpu())

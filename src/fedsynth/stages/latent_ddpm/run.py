@@ -1,0 +1,52 @@
+"""Train the denoiser on mixture samples and keep its moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from safetensors.torch import save_file
+
+from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.pipeline.stage import Metric, Outcome, StageContext
+from fedsynth.seeding import derive_seed
+from fedsynth.stages.latent_ddpm.datamodule import MixtureSamplesData
+from fedsynth.stages.latent_ddpm.module import LatentDDPM
+from fedsynth.stages.latent_ddpm.spec import LatentDDPMSettings
+from fedsynth.stages.training import fit, seed_everything
+
+
+def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
+    """Weights of the averaged denoiser with the scaler that undoes the standardization."""
+    samples = inputs["mixture"].load("samples.safetensors")
+    seed = derive_seed(settings.seed, "latent_ddpm")
+    data = MixtureSamplesData(
+        samples["latent"],
+        samples["label"],
+        batch_size=settings.batch_size,
+        seed=seed,
+        rank=context.rank,
+        world_size=context.world_size,
+    )
+    seed_everything(seed)
+    module = LatentDDPM(
+        dim=samples["latent"].shape[1],
+        width=settings.width,
+        num_blocks=settings.num_blocks,
+        time_embedding_dim=settings.time_embedding_dim,
+        num_classes=int(samples["label"].max()) + 1,
+        beta_schedule=settings.beta_schedule,
+        num_timesteps=settings.num_timesteps,
+        label_dropout=settings.label_dropout,
+        ema_decay=settings.ema_decay,
+        learning_rate=settings.learning_rate,
+        noise_seed=derive_seed(settings.seed, "latent_ddpm", "noise"),
+    )
+    history = fit(module, data, context, network=module.network, checkpoint_every=10)
+    if context.rank != 0:
+        return Outcome()
+    state = {f"network.{name}": value.contiguous().cpu() for name, value in module.average.module.state_dict().items()}
+    state |= {"scaler.mean": data.scaler.mean, "scaler.std": data.scaler.std}
+    save_file(state, context.output / "denoiser.safetensors")
+    history.write(context.output)
+    metrics = [Metric("ddpm", "train/loss", history.rows[-1]["train/loss"], settings.seed)] if history.rows else []
+    return Outcome(metrics=metrics, notes={"num_classes": int(samples["label"].max()) + 1})

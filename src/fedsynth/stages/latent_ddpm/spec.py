@@ -1,0 +1,32 @@
+"""mixture → diffusion: class-conditional noise prediction with label dropout and EMA (Eqs. 26–27)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Side, Stage
+
+
+@dataclass(frozen=True)
+class LatentDDPMSettings:
+    seed: int = setting(minimum=0)
+    num_timesteps: int = setting(minimum=2)
+    beta_schedule: str = setting(one_of=("linear", "cosine"))
+    width: int = setting(minimum=1)
+    num_blocks: int = setting(minimum=1)
+    time_embedding_dim: int = setting(minimum=2)
+    label_dropout: float = setting(minimum=0.0, maximum=1.0)
+    ema_decay: float = setting(minimum=0.0, below=1.0)
+    learning_rate: float = setting(above=0.0)
+    batch_size: int = setting(minimum=1)
+
+
+STAGE = Stage(
+    kind="latent_ddpm",
+    settings=LatentDDPMSettings,
+    runs="fedsynth.stages.latent_ddpm.run:run",
+    side=Side.SERVER,
+    roles=("mixture",),
+    trains=True,
+)

@@ -1,0 +1,1 @@
+"""Release → mixture, on the server."""

@@ -1,0 +1,24 @@
+"""release → mixture: align to the reference client, aggregate by sample mass, sample (Eqs. 22–25)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Side, Stage
+
+
+@dataclass(frozen=True)
+class MixSettings:
+    seed: int = setting(minimum=0)
+    variance_floor: float = setting(above=0.0)
+    num_samples: int = setting(minimum=2)
+
+
+STAGE = Stage(
+    kind="mix",
+    settings=MixSettings,
+    runs="fedsynth.stages.mix.run:run",
+    side=Side.SERVER,
+    roles=("release",),
+)

@@ -1,0 +1,1 @@
+"""ChestMNIST → X-ray encoder."""

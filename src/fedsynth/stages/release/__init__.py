@@ -1,0 +1,1 @@
+"""Latents → noisy shard means, on the clients."""

@@ -1,0 +1,1 @@
+"""Noise → synthetic latents, on the server."""

@@ -1,0 +1,160 @@
+"""What every trained stage shares: a Trainer from the context, checkpoints in scratch, resume, a history."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+
+from fedsynth.errors import ArtifactError
+from fedsynth.pipeline.stage import StageContext
+from fedsynth.stages.progress import epoch_progress
+
+log = logging.getLogger(__name__)
+CHECKPOINT = "last.ckpt"
+# Keys of the trainer config that Lightning does not know.
+OURS = ("num_threads", "compile")
+
+
+class History(Callback):
+    """Every logged metric once per epoch; part of the checkpoint, so a resumed run has one unbroken curve."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.rows = [row for row in self.rows if row["epoch"] != trainer.current_epoch]
+        self.rows.append({"epoch": trainer.current_epoch, **metrics})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+    def write(self, folder: Path) -> None:
+        """Write ``history.json``."""
+        (folder / "history.json").write_text(json.dumps(self.rows) + "\n")
+
+
+class KeyGuard(Callback):
+    """Writes the artifact's key into each checkpoint."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["fedsynth_key"] = self.key
+
+
+def fit(
+    module: L.LightningModule,
+    datamodule: L.LightningDataModule,
+    context: StageContext,
+    *,
+    network: nn.Module,
+    trainer_class: type[L.Trainer] = L.Trainer,
+    trainer_arguments: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint_every: int = 1,
+    name: str = CHECKPOINT,
+) -> History:
+    """Train, going on from this stage's own last checkpoint if a killed run left one.
+
+    Args:
+        module: Trained in place.
+        datamodule: Shards its batches over ranks itself.
+        context: Of the stage; its ``trainer`` holds the Trainer's arguments.
+        network: The part to compile when ``trainer.compile`` is set.
+        trainer_class: ``lightning.Trainer`` or a subclass.
+        trainer_arguments: More arguments, stronger than the context's.
+        callbacks: Besides checkpoint, history and progress.
+        checkpoint_every: In epochs; small fast stages need not write each epoch.
+        name: File name of the checkpoint, for stages that train several modules.
+
+    Raises:
+        ArtifactError: If the checkpoint found belongs to another configuration.
+    """
+    history = History()
+    folder = context.scratch / "checkpoints"
+    config = {key: value for key, value in context.trainer.items() if key not in OURS}
+    if context.trainer.get("compile"):
+        network.compile()
+    fast = bool(config.get("fast_dev_run"))
+    checkpoint = ModelCheckpoint(
+        dirpath=folder,
+        filename=Path(name).stem,
+        enable_version_counter=False,
+        every_n_epochs=checkpoint_every,
+        save_on_train_epoch_end=True,
+    )
+    own = [history, KeyGuard(context.key), *epoch_progress(context, trainer_class), *callbacks]
+    with context.loggers(context.scratch / "logs") as loggers:
+        trainer = trainer_class(
+            **{
+                "default_root_dir": context.scratch,
+                "logger": False if fast else loggers or False,
+                "callbacks": own if fast else [*own, checkpoint],
+                "enable_checkpointing": not fast,
+                "enable_model_summary": False,
+                "enable_progress_bar": False,
+                "use_distributed_sampler": False,
+                "log_every_n_steps": 10,
+                "num_sanity_val_steps": 0,
+                **config,
+                **placement(context, config),
+                **(trainer_arguments or {}),
+            }
+        )
+        # weights_only: checkpoints hold tensors and plain values, never code.
+        trainer.fit(module, datamodule, ckpt_path=_resumable(folder / name, context), weights_only=True)
+    return history
+
+
+def placement(context: StageContext, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Devices and strategy for the processes that torchrun started; one device without it."""
+    if context.world_size == 1:
+        return {"devices": 1, "strategy": "auto", "num_nodes": 1}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", context.world_size))
+    # Evaluation shards differ in size, so no collective may hide in a forward pass.
+    return {
+        "devices": local,
+        "num_nodes": context.world_size // local,
+        "strategy": DDPStrategy(broadcast_buffers=False) if config.get("strategy") == "ddp" else config["strategy"],
+    }
+
+
+def _resumable(path: Path, context: StageContext) -> Path | None:
+    """The checkpoint to go on from, if it is whole and of this very configuration."""
+    if not path.is_file():
+        return None
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        log.warning("%s cannot be read (%s): stages.%s starts again.", path, type(error).__name__, context.name)
+        return None
+    if found.get("fedsynth_key") != context.key:
+        raise ArtifactError(
+            f"{path} belongs to another configuration of stages.{context.name} "
+            f"(key {str(found.get('fedsynth_key'))[:12]}, wanted {context.key[:12]}). Delete it to start this stage again."
+        )
+    log.info("stages.%s goes on from epoch %s.", context.name, found.get("epoch"))
+    return path
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch's global stream, which initializes layers and drives dropout."""
+    torch.manual_seed(seed)

@@ -1,0 +1,1 @@
+"""Train on synthetic latents, test on real ones."""
