@@ -2,7 +2,7 @@
 #
 # What is typed as key=value after a target goes on to Hydra as it stands, quoted for the shell:
 #     make train experiment=feddp_pald seed=43 stages.release.epsilon=1 'data.classes=[a, b]'
-# except the names in `own` and `environment` below. Put quotes around values the shell would touch (spaces,
+# except the names in `_own` and `_environment` below. Put quotes around values the shell would touch (spaces,
 # brackets, $). Limits, which are make's: no line breaks in a value, one value per key (the last one wins), and a
 # bare ~key is not an assignment, so deletions go into overrides="~key", which is handed to the shell untouched.
 # VENV must not contain spaces.
@@ -22,41 +22,42 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 # ---- the command line, made ready for Hydra ---------------------------------------------------------------------
 
-own := VENV PYTHON RUN_ID gpus processes overrides args yes
-environment := DATA_DIR LOG_DIR WANDB_% OMP_% MKL_% CUDA_% NCCL_% TORCH_% HYDRA_% PYTHON% CI SHELL MAKE%
+_own := VENV PYTHON RUN_ID gpus processes overrides args yes
+_environment := DATA_DIR LOG_DIR WANDB_% OMP_% MKL_% CUDA_% NCCL_% TORCH_% HYDRA_% PYTHON% CI SHELL MAKE%
 
+# Names of our own begin with an underscore: a typed `hydra=...` would replace a variable `hydra` of this file.
 # MAKEOVERRIDES is in reverse order, with values already escaped by make: only the names are taken from it.
-empty :=
-space := $(empty) $(empty)
-reverse = $(if $1,$(call reverse,$(wordlist 2,$(words $1),$1)) $(firstword $1))
-name_of = $(patsubst %:,%,$(firstword $(subst =, ,$1)))
-is_typed = $(filter command,$(firstword $(origin $1)))
-names := $(foreach word,$(call reverse,$(MAKEOVERRIDES)),$(if $(findstring =,$(word)),$(call name_of,$(word))))
-names := $(foreach name,$(names),$(if $(call is_typed,$(name)),$(name)))
-names := $(filter-out $(own) $(environment),$(names))
-unexport $(names)
+_empty :=
+_space := $(_empty) $(_empty)
+_reverse = $(if $1,$(call _reverse,$(wordlist 2,$(words $1),$1)) $(firstword $1))
+_name_of = $(patsubst %:,%,$(firstword $(subst =, ,$1)))
+_is_typed = $(filter command,$(firstword $(origin $1)))
+_names := $(foreach _w,$(call _reverse,$(MAKEOVERRIDES)),$(if $(findstring =,$(_w)),$(call _name_of,$(_w))))
+_names := $(foreach _n,$(_names),$(if $(call _is_typed,$(_n)),$(_n)))
+_names := $(filter-out $(_own) $(_environment),$(_names))
+unexport $(_names)
 
-special := ' " ` \ ( ) [ ] { } * ? < > | & ; ! ~ ^ \# $$
-is_special = $(or $(findstring $(space),$1),$(findstring $(empty)	$(empty),$1),$(strip $(foreach c,$(special),$(findstring $c,$1))))
-quoted = $(if $(call is_special,$1),'$(subst ','\'',$1)',$1)
-seen :=
-once = $(if $(filter $1,$(seen)),,$(eval seen += $1)$1)
-names := $(foreach name,$(names),$(call once,$(name)))
-typed := $(foreach name,$(names),$(call quoted,$(name)=$(value $(name))))
-hydra = $(strip $(typed) $(value overrides))
+_special := ' " ` \ ( ) [ ] { } * ? < > | & ; ! ~ ^ \# $$
+_is_special = $(or $(findstring $(_space),$1),$(findstring $(_empty)	$(_empty),$1),$(strip $(foreach _c,$(_special),$(findstring $(_c),$1))))
+_quoted = $(if $(call _is_special,$1),'$(subst ','\'',$1)',$1)
+_seen :=
+_once = $(if $(filter $1,$(_seen)),,$(eval _seen += $1)$1)
+_names := $(foreach _n,$(_names),$(call _once,$(_n)))
+_typed := $(foreach _n,$(_names),$(call _quoted,$(_n)=$(value $(_n))))
+_hydra = $(strip $(_typed) $(value overrides))
 
 # ---- how the app is started -------------------------------------------------------------------------------------
 
-trainer_typed := $(if $(filter trainer,$(names)),$(value trainer))$(patsubst trainer=%,%,$(filter trainer=%,$(value overrides)))
-trainer_for = $(if $(filter-out 0 1,$1),trainer=ddp,$(if $(filter 1,$1),trainer=gpu,$(if $(filter 0,$1),trainer=cpu)))
-default_trainer := $(if $(trainer_typed),,$(call trainer_for,$(gpus)))
-ranks := $(if $(filter ddp_sim,$(trainer_typed)),$(processes),$(filter-out 0 1,$(gpus)))
+_trainer_typed := $(if $(filter trainer,$(_names)),$(value trainer))$(patsubst trainer=%,%,$(filter trainer=%,$(value overrides)))
+_trainer_for = $(if $(filter-out 0 1,$1),trainer=ddp,$(if $(filter 1,$1),trainer=gpu,$(if $(filter 0,$1),trainer=cpu)))
+_default_trainer := $(if $(_trainer_typed),,$(call _trainer_for,$(gpus)))
+_ranks := $(if $(filter ddp_sim,$(_trainer_typed)),$(processes),$(filter-out 0 1,$(gpus)))
 
 # One identifier for all ranks: each rank would otherwise name the run after its own clock.
-new_run_id = $(shell date -u +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/urandom | tr -d ' \n')
-run_id = $(or $(value RUN_ID),$(new_run_id))
-torchrun = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node=$(ranks) -m
-app = RUN_ID=$(run_id) $(if $(ranks),$(torchrun),$(BIN)/python -m) fedsynth.train
+_new_run_id = $(shell date -u +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/urandom | tr -d ' \n')
+_run_id = $(or $(value RUN_ID),$(_new_run_id))
+_torchrun = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node=$(_ranks) -m
+_app = RUN_ID=$(_run_id) $(if $(_ranks),$(_torchrun),$(BIN)/python -m) fedsynth.train
 
 # ---- targets ----------------------------------------------------------------------------------------------------
 
@@ -76,17 +77,17 @@ help: ## Show this list
 	  'make sweep experiment=feddp_pald seed=42,43,44'
 
 train: $(STAMP) ## Run an experiment: make train experiment=feddp_pald seed=43 gpus=4
-	$(app) $(strip $(default_trainer) $(hydra))
+	$(_app) $(strip $(_default_trainer) $(_hydra))
 
 sweep: $(STAMP) ## Run every combination of comma-separated values: make sweep experiment=feddp_pald seed=42,43,44
-	$(app) --multirun $(strip $(default_trainer) $(hydra))
-	@printf '%s\n' '' 'All runs in one table: make report$(if $(filter experiment,$(names)), experiment=$(experiment))'
+	$(_app) --multirun $(strip $(_default_trainer) $(_hydra))
+	@printf '%s\n' '' 'All runs in one table: make report$(if $(filter experiment,$(_names)), experiment=$(experiment))'
 
 plan: $(STAMP) ## Show what train would compute and what is stored already, without running it
-	$(BIN)/python -m fedsynth.train plan=true $(strip $(default_trainer) $(hydra))
+	$(BIN)/python -m fedsynth.train plan=true $(strip $(_default_trainer) $(_hydra))
 
 report: $(STAMP) ## Write the report of the newest run, or: make report experiment=feddp_pald | last=3 | runs=a,b
-	$(BIN)/python -m fedsynth.report $(hydra)
+	$(BIN)/python -m fedsynth.report $(_hydra)
 
 test: $(STAMP) ## Run all tests (real data: DATA_DIR=...); args="-k name" narrows them
 	$(BIN)/python -m pytest $(value args)
@@ -128,7 +129,7 @@ clean-logs: ## Remove everything below logs/: runs, stored artifacts, reports; a
 
 # Redone when the lock file or the metadata changes. While an installation is under way `.installing` is there; it
 # becomes the stamp at the end, so that a later edit is newer. Found on arrival, it marks an interrupted one.
-define install
+define _install
 set -eu
 fail() { printf '%s\n' "$$@" >&2; exit 1; }
 usable() {  # Run it: a pyenv shim may exist without a Python behind it.
@@ -178,7 +179,7 @@ pip install $$quiet --no-deps -e .
 mv "$$VENV/.installing" "$$STAMP"
 endef
 
-$(STAMP): export INSTALL = $(install)
+$(STAMP): export INSTALL = $(_install)
 $(STAMP): export STAMP := $(STAMP)
 $(STAMP): export VENV := $(VENV)
 $(STAMP): export PYTHON := $(PYTHON)

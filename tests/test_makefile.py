@@ -84,6 +84,7 @@ def test_typed_values_reach_hydra_in_order_and_readably(installed: Path) -> None
         "data.classes=[a, b]", "data.note=it's", 'data.note="quoted"', "a=${seed}", "a=${oc.env:HOME}",
         "a=x$y", "a={b: 1, c: 2}", "a=p*.npz", "a=x#y", r"a=x\y", "a=50%", "a=x;y&z|w", "a=`b`", "a=b=c",
         "a=", "a=x seed=9", "+new.key=1", "++a=1", "data@stages.x.data=toy", "hydra/launcher=basic",
+        "hydra=default", "names=a", "app=b", "ranks=3", "install=c", "name=d", "word=e", "c=f",
         "seed=42,43,44", "a=.inf",
     ],
 )  # fmt: skip

@@ -32,8 +32,8 @@ BATCH = 6
 class Records(Dataset):
     def __init__(self, size: int, seed: int) -> None:
         source = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(size, 5, generator=source) + seed % 3
-        self.y = (self.x.sum(1) > 0).long()
+        noise = torch.randn(size, 5, generator=source)
+        self.x, self.y = noise + 0.3 * (seed % 3), (noise.sum(1) > 0).long()
 
     def __len__(self) -> int:
         return len(self.x)

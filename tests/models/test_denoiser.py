@@ -95,7 +95,9 @@ def test_wrong_input_is_named_in_the_error(change, said):
         LatentDenoiser()(**given)
 
 
-@pytest.mark.parametrize("sizes", [{"dim": 0}, {"num_blocks": 0}, {"time_embedding_dim": 7}, {"num_classes": 0}])
+@pytest.mark.parametrize(
+    "sizes", [{"dim": 0}, {"num_blocks": 0}, {"time_embedding_dim": 7}, {"num_classes": 0}]
+)
 def test_impossible_denoisers_are_refused(sizes):
     with pytest.raises(ModelInputError):
         LatentDenoiser(**sizes)

@@ -86,8 +86,6 @@ def test_record_without_any_modality_fuses_to_zero(fusion):
 def test_fused_vector_does_not_depend_on_a_missing_embedding(fusion, missing):
     fusion = fusion.eval()
     pair = list(embeddings())
-    mask = MASKS[[2 - missing]].expand(4, 2)
-    assert not mask[:, 1 - missing].all() or not mask[:, missing].any()
     mask = torch.tensor([[missing == 1, missing == 0]]).expand(4, 2)
     before = fusion(*pair, mask)[0]
     pair[missing] = embeddings(seed=1)[0] * 100

@@ -120,8 +120,8 @@ def test_merges_are_returned_and_logged_per_cell(caplog):
 
 
 def test_merging_refuses_an_unknown_shard():
+    one = torch.tensor([0])
     with pytest.raises(InvalidTensorError, match=r"shards must lie in \[0, 4\)"):
-        one = torch.tensor([0])
         merge_small_shards(torch.tensor([4]), one, one, num_shards=4, min_shard_size=5)
 
 

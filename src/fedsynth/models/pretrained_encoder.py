@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class TimmImageEncoder(nn.Module):
         super().__init__()
         require_positive("embedding_dim and in_channels", embedding_dim, in_channels)
         if not timm.is_model(name):
-            near = ", ".join(timm.list_models(f"*{name}*")[:5]) or "see timm.list_models()"
+            near = ", ".join(get_close_matches(name, timm.list_models())) or "none, see timm.list_models()"
             raise ModelInputError(f"timm has no model named {name!r}. Similar names: {near}.")
         options: dict[str, Any] = {"pretrained": False}
         if weights_path is not None:

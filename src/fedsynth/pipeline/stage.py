@@ -82,6 +82,15 @@ class StageContext:
     rank: int = 0
     world_size: int = 1
 
+    def save(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Write tensors to a safetensors file of the artifact, from the first rank only."""
+        if self.rank == 0:
+            from safetensors.torch import save_file
+
+            # clone: safetensors refuses tensors that share memory or are not contiguous.
+            owned = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+            save_file(owned, self.output / name)
+
 
 RunFunction = Callable[[Any, Mapping[str, "Artifact"], StageContext], Outcome]
 

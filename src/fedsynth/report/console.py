@@ -15,18 +15,18 @@ MIN_WIDTH_WITH_INTERVAL = 110
 
 
 def headline_table(content: ReportContent, *, with_interval: bool = True) -> Table:
-    """Paper | ours | 95 % CI | seeds | difference as a rich table; marked when simulated."""
+    """Paper | ours | 95 % CI | seeds | Δ (ours minus paper) as a rich table; marked when simulated."""
     seeds = ", ".join(str(run.seed) for run in content.runs)
     title = f"{content.runs[0].experiment}, seed{'s' if len(content.runs) > 1 else ''} {seeds}"
     title = f"[bold red]SIMULATED[/] {title}" if content.simulated else title
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
     )
-    table.add_column("arm", min_width=16)
+    table.add_column("arm", min_width=14)
     table.add_column("metric", min_width=11)
     names = ["paper"] if content.has_paper else []
     names += ["ours ± SD", *(["95 % CI"] if with_interval else []), "seeds"]
-    names += ["difference"] if content.has_paper else []
+    names += ["Δ"] if content.has_paper else []
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     last: tuple[str, str] | None = None

@@ -1,6 +1,6 @@
 """The report's figures: each takes plain arrays and returns a matplotlib Figure.
 
-Style and colors are those of ``fedsynth.report.drawing``. ``simulated=True`` writes SIMULATED across a figure.
+Style and colors are those of ``fedsynth.report.drawing``. ``simulated`` writes SIMULATED across it.
 """
 
 from __future__ import annotations

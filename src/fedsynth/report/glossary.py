@@ -70,8 +70,8 @@ METRIC_MEANINGS = {
     "frechet_distance": ("distance between Gaussian fits of real and synthetic latents", "lower"),
     "rbf_mmd": ("kernel distance between real and synthetic latents; may be slightly negative", "lower"),
     "attack_auroc": ("how well an attacker tells members from non-members; 0.5 is guessing", "nearer 0.5"),
-    "nn_ratio": ("mean distance to the nearest training record, over that to the nearest held-out one", "nearer 1"),
-    "near_duplicate_fraction": ("share of synthetic records suspiciously close to a training record", "lower"),
+    "nn_ratio": ("mean distance to the nearest training record, over that to the nearest held-out", "nearer 1"),
+    "near_duplicate_fraction": ("share of synthetic records all but equal to a training record", "lower"),
 }  # fmt: skip
 
 #: Metrics of the headline table, in order (validation metrics never are).

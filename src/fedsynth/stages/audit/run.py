@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedsynth.attacks import (
@@ -74,9 +73,9 @@ def fidelity(real: Latents, latent: Tensor, label: Tensor, prefix: str, settings
 def disclosure(real: Latents, latent: Tensor, settings: AuditSettings, context: StageContext) -> list[Metric]:
     """Distances from synthetic latents to training and to held-out records."""
     found = neighbor_disclosure(synthetic=latent, train=real["train.latent"], held_out=real["test.latent"])
-    save_file(
-        {"train": found.train_distance.contiguous(), "held_out": found.held_out_distance.contiguous()},
-        context.output / "distances.safetensors",
+    context.save(
+        "distances.safetensors",
+        {"train": found.train_distance, "held_out": found.held_out_distance},
     )
     numbers = {
         "nn_median_train": found.median_train,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from safetensors.torch import save_file
 
 from fedsynth.data.medmnist import read_medmnist
 from fedsynth.data.mitbih import read_beats
@@ -28,6 +27,6 @@ def run(settings: ClientsSettings, inputs: Mapping[str, Artifact], context: Stag
         partition_seed=settings.partition_seed,
         pairing_seed=settings.partition_seed,
     )
-    save_file(pairs.to_tensors(), context.output / "pairs.safetensors")
+    context.save("pairs.safetensors", pairs.to_tensors())
     (context.output / "data_report.json").write_text(json.dumps(pairs.report, indent=1) + "\n")
     return Outcome(notes={"report": pairs.report})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from safetensors.torch import save_file
 
 from fedsynth.data.paired import PairedClients
 from fedsynth.pipeline.artifacts import Artifact
@@ -32,5 +31,5 @@ def run(settings: EncodeSettings, inputs: Mapping[str, Artifact], context: Stage
         for label, arm in enumerate(("negative", "positive")):
             norm = latent[split.label == label].norm(dim=1).mean()
             metrics.append(Metric(arm, f"{name}/mean_norm", float(norm), seed))
-    save_file({key: value.contiguous() for key, value in tensors.items()}, context.output / "latents.safetensors")
+    context.save("latents.safetensors", tensors)
     return Outcome(metrics=metrics)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import torch
-from safetensors.torch import save_file
 
 from fedsynth.console import console
 from fedsynth.data.paired import PairedClients
@@ -70,8 +69,7 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
     )
     if context.rank != 0:
         return Outcome()
-    state = {name: value.contiguous().cpu() for name, value in module.network.state_dict().items()}
-    save_file(state, context.output / "model.safetensors")
+    context.save("model.safetensors", module.network.state_dict())
     history.write(context.output)
     return evaluate(module.network.cpu(), pairs, settings, context)
 
@@ -93,8 +91,8 @@ def evaluate(
         scores |= {f"{arm}/{name}.probability": value for name, value in probability.items()}
         if arm == "both":
             gates = _gate_statistics(outputs["test"].gates, outputs["test"].attention, pairs.test.label)
-    scores |= {"test.probability": scores["both/test.probability"].clone(), "test.label": pairs.test.label}
-    save_file(scores, context.output / "scores.safetensors")
+    scores |= {"test.probability": scores["both/test.probability"], "test.label": pairs.test.label}
+    context.save("scores.safetensors", scores)
     return Outcome(metrics=metrics, notes={"gates": gates})
 
 

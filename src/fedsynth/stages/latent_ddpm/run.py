@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from safetensors.torch import save_file
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
@@ -44,9 +43,9 @@ def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: S
     history = fit(module, data, context, network=module.network, checkpoint_every=10)
     if context.rank != 0:
         return Outcome()
-    state = {f"network.{name}": value.contiguous().cpu() for name, value in module.average.module.state_dict().items()}
+    state = {f"network.{name}": value for name, value in module.average.module.state_dict().items()}
     state |= {"scaler.mean": data.scaler.mean, "scaler.std": data.scaler.std}
-    save_file(state, context.output / "denoiser.safetensors")
+    context.save("denoiser.safetensors", state)
     history.write(context.output)
     metrics = [Metric("ddpm", "train/loss", history.rows[-1]["train/loss"], settings.seed)] if history.rows else []
     return Outcome(metrics=metrics, notes={"num_classes": int(samples["label"].max()) + 1})

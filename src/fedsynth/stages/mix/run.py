@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from safetensors.torch import save_file
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
@@ -18,9 +17,9 @@ def run(settings: MixSettings, inputs: Mapping[str, Artifact], context: StageCon
     """The global mixture, and ``num_samples`` draws of it in equal shares per class."""
     release = ShardRelease.from_tensors(inputs["release"].load("release.safetensors"))
     mixture = mixture_from_release(align_release(release), floor=settings.variance_floor)
-    save_file(mixture.to_tensors(), context.output / "mixture.safetensors")
+    context.save("mixture.safetensors", mixture.to_tensors())
     num_classes = mixture.weights.shape[0]
     stream = generator(settings.seed, "mix", "samples")
     latent, label = sample_mixture(mixture, settings.num_samples // num_classes, stream)
-    save_file({"latent": latent.float().contiguous(), "label": label}, context.output / "samples.safetensors")
+    context.save("samples.safetensors", {"latent": latent.float(), "label": label})
     return Outcome(notes={"component_weights": mixture.weights.tolist()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from safetensors.torch import save_file
 from torchmetrics.functional.classification import multilabel_auroc
 
 from fedsynth.pipeline.artifacts import Artifact
@@ -40,10 +39,9 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
         weight_decay=settings.weight_decay,
     )
     history = fit(module, data, context, network=module.network)
-    history.write(context.output) if context.rank == 0 else None
-    state = {name: value.contiguous().cpu() for name, value in module.network.encoder.state_dict().items()}
+    context.save("encoder.safetensors", module.network.encoder.state_dict())
     if context.rank == 0:
-        save_file(state, context.output / "encoder.safetensors")
+        history.write(context.output)
     test = data.tensors["test"]
     auroc = _label_auroc(module.network.eval().cpu(), test["image"], test["label"])
     metrics = [Metric(name, "test/auroc", value, settings.seed) for name, value in auroc.items()]

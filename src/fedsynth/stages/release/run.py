@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from safetensors.torch import save_file
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
@@ -36,7 +35,7 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         min_shard_size=settings.min_shard_size,
         seed_generator=lambda client: generator(settings.seed, "release", client),
     )
-    save_file(release.to_tensors(), context.output / "release.safetensors")
+    context.save("release.safetensors", release.to_tensors())
     occupied = release.counts > 0
     clipped = (latents["train.latent"].double().norm(dim=1) > radius).double().mean()
     arm = "dp" if math.isfinite(settings.epsilon) else "nonprivate"

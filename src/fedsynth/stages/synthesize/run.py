@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from safetensors.torch import save_file
 
 from fedsynth.diffusion.ddim import sample_ddim
 from fedsynth.diffusion.standardize import LatentScaler
@@ -38,5 +37,5 @@ def run(settings: SynthesizeSettings, inputs: Mapping[str, Artifact], context: S
         spacing=settings.timestep_spacing,  # type: ignore[arg-type]
     )
     latent = scaler.restore(standardized)
-    save_file({"latent": latent.float().contiguous(), "label": labels}, context.output / "samples.safetensors")
+    context.save("samples.safetensors", {"latent": latent.float(), "label": labels})
     return Outcome(notes={"num_per_class": settings.num_per_class})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedsynth.errors import DataError
@@ -42,10 +41,9 @@ def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageCo
         metrics += [Metric(settings.arm, f"test/{name}", float(value), seed) for name, value in values.items()]
         for split, value in probability.items():
             scores.setdefault(f"{split}.probability", []).append(value)
-    if context.rank == 0:
-        stacked = {name: torch.stack(values) for name, values in scores.items()}
-        labels = {"test.label": real["test.label"], "val.label": real["val.label"]}
-        save_file({**stacked, **labels}, context.output / "scores.safetensors")
+    stacked = {name: torch.stack(values) for name, values in scores.items()}
+    labels = {"test.label": real["test.label"], "val.label": real["val.label"]}
+    context.save("scores.safetensors", {**stacked, **labels})
     return Outcome(metrics=metrics, notes={"num_training": len(label)})
 
 
