@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message says what is wrong, the value got, where it comes from, what to do."""
+"""The errors a user can meet: each says what is wrong, the value got, where it comes from, what to do."""
 
 
 class FedSynthError(Exception):

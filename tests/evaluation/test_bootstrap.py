@@ -54,7 +54,7 @@ def test_accuracy_interval_has_the_binomial_width():
         "accuracy"
     ]
     p = interval.estimate
-    # The replicate accuracy is Binomial(400, p)/400; 5 % allows for the noise of 4,000 replicates and the lattice.
+    # The replicate accuracy is Binomial(400, p)/400; 8 % allows for 4,000 replicates and the lattice.
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * math.sqrt(p * (1 - p) / 400), rel=0.08)
 
 

@@ -27,7 +27,7 @@ def test_distances_equal_scikit_learn_brute_force(dtype, dim):
     found = nearest_neighbors(query, reference, num_neighbors=4)
     oracle = NearestNeighbors(n_neighbors=4, algorithm="brute").fit(reference.double().numpy())
     distance, _ = oracle.kneighbors(query.double().numpy())
-    # scikit-learn's own brute force uses the product form: sqrt(1e-15) in the worst case for near-zero distances.
+    # scikit-learn's brute force uses the product form: about sqrt(1e-15) off for distances near zero.
     np.testing.assert_allclose(found.distance.numpy(), distance, atol=1e-7, rtol=1e-10)
     assert torch.equal(_direct(query, reference).gather(1, found.index), found.distance)
 

@@ -85,7 +85,7 @@ def test_arguments_are_keyword_only():
 
 @pytest.mark.parametrize(("intrinsic", "precise"), [(2, False), (64, True)])
 def test_diagonal_sampling_misses_a_low_dimensional_manifold(intrinsic, precise):
-    # Real latents on a q-dimensional manifold in 64 dimensions; synthetic ones match mean and sd per dimension.
+    # Real latents on a q-dimensional manifold in 64 dimensions; synthetic ones match its means and sds.
     generator = torch.Generator().manual_seed(15)
     basis = torch.randn(intrinsic, 64, generator=generator) * (64 / intrinsic) ** 0.5 / 8**0.5
     real = torch.randn(390, intrinsic, generator=generator) @ basis

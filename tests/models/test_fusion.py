@@ -1,4 +1,4 @@
-"""Fusion, Eqs. (12)-(15): attention and gates against the formulas, and what a missing modality may not do."""
+"""Fusion, Eqs. (12)-(15): attention and gates against the formulas; what a missing modality may not do."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_group_normalization_leaves_no_batch_norm():
 
 
 def test_unknown_names_and_missing_files_are_refused():
-    with pytest.raises(ModelInputError, match="Similar names: .*resnet18"):
+    with pytest.raises(ModelInputError, match=r"Similar names: .*resnet18"):
         TimmImageEncoder("resnet_18")
     with pytest.raises(ModelInputError, match="not a file"):
         TimmImageEncoder(NAME, weights_path="/nowhere/weights.safetensors")

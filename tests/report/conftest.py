@@ -43,8 +43,8 @@ LEDGER = {
     "covered": "clipped shard means",
     "not_covered": ["class counts", "covariances"],
     "num_releases": 40,
-    "sensitivity": [0.1, 0.3],
-    "noise_std": [0.11, 0.33],
+    "sensitivity_range": [0.1, 0.3],
+    "noise_std_range": [0.11, 0.33],
     "composition": "parallel over disjoint shards",
 }
 
@@ -145,43 +145,38 @@ class FakeLab:
         shift = (seed - 42) / 100  # seeds 42, 43, 44 -> 0, .01, .02
 
         def manifest(kind: str, side: str, sensitivity: str, **extra: Any) -> dict[str, Any]:
-            base = {
+            settings = extra.pop("settings", {})
+            settings = {"seed": seed, **settings}
+            return {
                 "stage": kind,
                 "kind": kind,
                 "side": side,
                 "sensitivity": sensitivity,
                 "simulated": simulated,
-            }
-            base |= {
-                "settings": {"seed": seed},
-                "seed": seed,
+                "settings": settings,
+                "key_parts": {"code": "code-1", "settings": settings, "trainer": {"max_epochs": 8}},
                 "inputs": {},
-                "files": {},
                 "metrics": [],
                 "ledger": [],
-            }
-            base |= {
                 "uncovered": [],
                 "data": [],
                 "notes": {},
                 "seconds": 1.0,
                 "commit": "c0ffee",
                 "_files": {},
+                **extra,
             }
-            return base | extra
 
         clients = [
             {
-                "client": k,
-                "images": {"0": 40 * (k + 1), "1": 300 - 50 * k},
-                "beats": {"0": 500 - 60 * k, "1": 100 + 80 * k},
+                "images_by_class": {"0": 40 * (k + 1), "1": 300 - 50 * k},
+                "beats_by_class": {"0": 500 - 60 * k, "1": 100 + 80 * k},
                 "records": [100 + k, 200 + k],
-                "borrowed": 0,
             }
             for k in range(5)
         ]
         rounds = [
-            {"round": r, "val/loss": 0.7 * 0.8**r, "val/auroc": 1 - 0.4 * 0.7**r, "train/loss": 0.6 * 0.7**r}
+            {"epoch": r, "val/loss": 0.7 * 0.8**r, "val/auroc": 1 - 0.4 * 0.7**r, "train/loss": 0.6 * 0.7**r}
             | {f"client/{k}/train_loss": (0.6 + 0.05 * k) * 0.75**r for k in range(5)}
             for r in range(8)
         ]
@@ -256,11 +251,12 @@ class FakeLab:
                 "release",
                 "client",
                 "released",
-                settings={"epsilon": epsilon, "seed": seed},
+                settings={"epsilon": epsilon},
                 ledger=[LEDGER | {"epsilon": epsilon}],
                 uncovered=["clip radius"],
                 notes={
-                    "report": {"clients": [{"client": k, "noise_std_max": 0.1 * (k + 1)} for k in range(5)]}
+                    "noise_std": [[[0.5, 0.25], [0.125, 0.0]] for _ in range(5)],
+                    "counts": [[[10, 20], [40, 0]] for _ in range(5)],
                 },
             ),
             "mix": manifest(

@@ -15,10 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedsynth.diffusion.guidance import check_guidance_scale, guided_noise
-from fedsynth.diffusion.inputs import Denoiser, DiffusionInputError, check_labels, null_label
+from fedsynth.diffusion.inputs import Denoiser, DiffusionInputError, check_labels, check_latents, null_label
 from fedsynth.diffusion.schedule import NoiseSchedule
 
 Spacing = Literal["leading", "trailing"]
+Progress = Callable[[int, int], None]
 
 
 def ddim_timesteps(num_timesteps: int, num_steps: int, spacing: Spacing = "leading") -> list[int]:
@@ -60,7 +61,6 @@ def ddim_step(
     return previous_alpha_bar**0.5 * x0 + (1 - previous_alpha_bar) ** 0.5 * noise
 
 
-@torch.no_grad()
 def sample_ddim(
     denoiser: Denoiser,
     labels: Int[Tensor, " n"],
@@ -73,13 +73,13 @@ def sample_ddim(
     batch_size: int,
     spacing: Spacing = "leading",
     dtype: torch.dtype = torch.float32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Float[Tensor, "n dim"]:
-    """Standardized latents x̂_0 of the given classes, by FedDP-PALD Eqs. (28) and (29) from x_T ~ N(0, I).
+    """Standardized latents x̂_0 of the given classes: ``denoise_ddim`` from x_T ~ N(0, I).
 
     All noise is drawn before the first step, so the result does not depend on ``batch_size`` (but for the
     last bits, as matrix products of other sizes add up in another order). Undo the standardization with
-    ``LatentScaler.restore``, Eq. (30). The denoiser's train/eval mode is left alone.
+    ``LatentScaler.restore``, Eq. (30).
 
     Args:
         denoiser: ε_ψ, on the labels' device.
@@ -97,10 +97,47 @@ def sample_ddim(
     Raises:
         DiffusionInputError: On labels of the wrong type, shape or range, or impossible settings.
     """
-    check_labels(labels, len(labels) if labels.ndim else 0)
+    if dim < 1 or labels.ndim != 1:
+        raise DiffusionInputError(
+            f"dim must be at least 1, got {dim}, and labels a vector, got {labels.ndim}-d."
+        )
+    noise = torch.randn(len(labels), dim, generator=generator, device=generator.device, dtype=dtype)
+    return denoise_ddim(
+        denoiser,
+        noise.to(labels.device),
+        labels,
+        schedule=schedule,
+        num_steps=num_steps,
+        guidance_scale=guidance_scale,
+        batch_size=batch_size,
+        spacing=spacing,
+        progress=progress,
+    )
+
+
+@torch.no_grad()
+def denoise_ddim(
+    denoiser: Denoiser,
+    noise: Float[Tensor, "n dim"],
+    labels: Int[Tensor, " n"],
+    *,
+    schedule: NoiseSchedule,
+    num_steps: int,
+    guidance_scale: float,
+    batch_size: int,
+    spacing: Spacing = "leading",
+    progress: Progress | None = None,
+) -> Float[Tensor, "n dim"]:
+    """The deterministic map from x_T to x̂_0 given by FedDP-PALD Eqs. (28) and (29), row by row.
+
+    Arguments and errors are those of ``sample_ddim``; ``noise`` is x_T and is not changed. The denoiser's
+    train/eval mode is left alone.
+    """
+    check_latents("noise", noise)
+    check_labels(labels, len(noise))
     check_guidance_scale(guidance_scale)
-    if dim < 1 or batch_size < 1:
-        raise DiffusionInputError(f"dim and batch_size must be at least 1, got {dim} and {batch_size}.")
+    if batch_size < 1:
+        raise DiffusionInputError(f"batch_size must be at least 1, got {batch_size}. Typical: 1024.")
     num_classes = null_label(denoiser)
     if len(labels) and not (labels.min() >= 0 and labels.max() <= num_classes):
         raise DiffusionInputError(
@@ -109,14 +146,13 @@ def sample_ddim(
         )
     timesteps = ddim_timesteps(schedule.num_timesteps, num_steps, spacing)
     alpha_bars = [*schedule.alpha_bar[timesteps].tolist(), 1.0]  # after the last step no noise is left
-    noise = torch.randn(len(labels), dim, generator=generator, device=generator.device, dtype=dtype)
-    samples = noise.to(labels.device)
-    total, done = len(labels) * num_steps, 0
-    for start in range(0, len(labels), batch_size):
+    samples = torch.empty_like(noise)
+    total, done = len(noise) * num_steps, 0
+    for start in range(0, len(noise), batch_size):
         rows = slice(start, start + batch_size)
-        x, label = samples[rows], labels[rows]
+        x, label = noise[rows], labels[rows]
         for index, timestep in enumerate(timesteps):
-            time = torch.tensor(timestep, device=labels.device)
+            time = torch.tensor(timestep, device=noise.device)
             epsilon = guided_noise(denoiser, x, time, label, guidance_scale)
             x = ddim_step(x, epsilon, alpha_bars[index], alpha_bars[index + 1])
             done += len(x)

@@ -321,6 +321,9 @@ class FederatedFitLoop(_FitLoop):
         total.ready = total.completed = global_step
         loop._batches_that_stepped = batches
 
+    def _iteration_based_training(self) -> bool:
+        return False  # max_steps only stops at a round's end; counters always speak of rounds
+
     # -- checkpoints -------------------------------------------------------------------------------
 
     @contextmanager

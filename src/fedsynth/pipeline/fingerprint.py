@@ -63,13 +63,21 @@ def code_digest(module: str) -> str:
         name = waiting.pop()
         if name in parts or name.startswith(NEUTRAL):
             continue
-        path = _source(name)
-        if path is None:
-            continue
-        tree = ast.parse(path.read_bytes())
-        waiting += sorted(_imports(tree))
-        parts[name] = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()
+        digest, imports = _read_module(name)
+        if digest:
+            parts[name] = digest
+            waiting += imports
     return fingerprint(parts)
+
+
+@lru_cache(maxsize=None)
+def _read_module(name: str) -> tuple[str, tuple[str, ...]]:
+    path = _source(name)
+    if path is None:
+        return "", ()
+    tree = ast.parse(path.read_bytes())
+    imports = tuple(sorted(_imports(tree)))
+    return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest(), imports
 
 
 def _source(module: str) -> Path | None:

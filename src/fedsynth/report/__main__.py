@@ -6,7 +6,7 @@
     python -m fedsynth.report last=3 [experiment=…]             the newest three runs, combined
 
 Further keys: log_dir=… (default: LOG_DIR or logs), output=… (default below), allow_mixed=true.
-One run is reported in <run folder>/report, several in <log_dir>/reports/<experiment>.
+One run is reported in its own folder, several in <log_dir>/reports/<experiment>.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
             hint = f" Did you mean {close[0]}=…?" if close else ""
             raise ConfigError(f"Cannot read {word!r}: give key=value with one of {', '.join(KEYS)}.{hint}")
         if key in values or not value:
-            raise ConfigError(f"{key} is {'given twice' if key in values else 'empty'}: give it once, with a value.")
+            raise ConfigError(
+                f"{key} is {'given twice' if key in values else 'empty'}: give it once, with a value."
+            )
         values[key] = value
     if "runs" in values and ("experiment" in values or "last" in values):
         raise ConfigError("runs=… names the runs already: leave out experiment=… and last=….")
@@ -82,13 +84,17 @@ def choose_runs(request: Request) -> tuple[list[Run], list[str]]:
         ConfigError: No such run, or a name fits several.
     """
     if request.runs:
-        return sorted((_named_run(name, request.log_dir) for name in request.runs), key=lambda run: run.seed), []
+        return sorted(
+            (_named_run(name, request.log_dir) for name in request.runs), key=lambda run: run.seed
+        ), []
     found = find_runs(request.log_dir, request.experiment)
     if not found:
         raise ConfigError(_nothing_found(request))
     if request.last is not None:
         if len(found) < request.last:
-            raise ConfigError(f"last={request.last}, but there are only {len(found)} runs: {quote_runs(found)}.")
+            raise ConfigError(
+                f"last={request.last}, but there are only {len(found)} runs: {quote_runs(found)}."
+            )
         return sorted(found[: request.last], key=lambda run: run.seed), []
     if request.experiment is None:
         return found[:1], []
@@ -113,7 +119,9 @@ def newest_of_each_seed(found: Sequence[Run]) -> tuple[list[Run], list[str]]:
             continue
         found_differences = differences([anchor, run])
         if found_differences:
-            refused.setdefault(run.seed, f"{run.label} is left out, it has other settings: {found_differences[0]}")
+            refused.setdefault(
+                run.seed, f"{run.label} is left out, it has other settings: {found_differences[0]}"
+            )
         else:
             chosen[run.seed] = run
     remarks = [text for seed, text in refused.items() if seed not in chosen]
@@ -121,11 +129,11 @@ def newest_of_each_seed(found: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def output_folder(request: Request, runs: Sequence[Run]) -> Path:
-    """One run: beside it. Several: the experiment's own folder of combined reports."""
+    """One run: its own folder. Several: the experiment's own folder of combined reports."""
     if request.output is not None:
         return request.output
     if len(runs) == 1:
-        return runs[0].path / "report"
+        return runs[0].path
     return request.log_dir / "reports" / runs[0].experiment
 
 
@@ -174,7 +182,9 @@ def _named_run(name: str, log_dir: Path) -> Run:
         return load_run(fitting[0], log_dir=log_dir)
     if fitting:
         listed = ", ".join(str(folder.relative_to(log_dir)) for folder in fitting[:6])
-        raise ConfigError(f"runs: {name!r} fits {len(fitting)} runs ({listed}). Give the folder or the whole id.")
+        raise ConfigError(
+            f"runs: {name!r} fits {len(fitting)} runs ({listed}). Give the folder or the whole id."
+        )
     names = [folder.name for folder in folders]
     close = difflib.get_close_matches(name, names, n=3) or names[-3:]
     raise ConfigError(

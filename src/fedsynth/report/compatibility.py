@@ -17,9 +17,9 @@ SEED_KEY = "seed"
 def differences(runs: Sequence[Run]) -> list[str]:
     """Everything but the seed in which the runs differ; [] when their numbers may be averaged.
 
-    Compared, stage by stage where two runs both have the stage: kind, resolved settings, roles of the
+    Compared, stage by stage where two runs both have the stage: kind, resolved settings, suppliers of the
     inputs, digests of the data files, code digest. Commits are compared only where the artifacts carry
-    no ``code`` digest. Machine, duration and commands are not compared: they do not enter the numbers.
+    no code digest. Machine, duration and commands are not compared: they do not enter the numbers.
     """
     found: list[str] = []
     first = runs[0]
@@ -83,20 +83,30 @@ def _identity(run: Run) -> Iterator[tuple[str, Any]]:
         if stage.manifest is None:
             continue
         manifest = stage.manifest
+        parts = manifest.get("key_parts") or {}
         yield f"stages.{name} kind", stage.kind
-        yield f"stages.{name} inputs", sorted(manifest.get("inputs") or {})
+        yield f"stages.{name}.inputs", _suppliers(run, name, manifest)
         settings: dict[str, Any] = {}
-        _flatten(manifest.get("settings") or {}, "", settings)
+        _flatten(parts.get("settings") or manifest.get("settings") or {}, "", settings)
+        _flatten(parts.get("trainer") or {}, "trainer", settings)
         yield f"stages.{name} setting names", sorted(settings)
         for key, value in settings.items():
             yield f"stages.{name}.{key}", value
         for item in manifest.get("data") or []:
             yield f"data {item.get('name')}: {item.get('file')}", item.get("sha256")
-        if manifest.get("code"):
+        if parts.get("code"):
             has_code_digest = True
-            yield f"stages.{name} code", manifest["code"]
+            yield f"stages.{name} code", parts["code"]
     if not has_code_digest:
         yield "commit", run.commit
+
+
+def _suppliers(run: Run, name: str, manifest: dict[str, Any]) -> dict[str, Any] | list[str]:
+    """Role → stage that supplies it; without a config, the roles alone (their keys differ with the seed)."""
+    config = (run.config.get("stages") or {}).get(name) or {}
+    roles = sorted(manifest.get("inputs") or {})
+    suppliers = config.get("inputs") or {}
+    return {role: suppliers.get(role) for role in roles} if suppliers else roles
 
 
 def _flatten(value: Any, prefix: str, into: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def headline_table(content: ReportContent, *, with_interval: bool = True) -> Tab
     last: tuple[str, str] | None = None
     for record in content.headline:
         key = (record.stage, record.arm)
-        name = glossary.arm_title(record.arm) if record.arm else glossary.stage_title(record.stage)
+        name = glossary.row_title(record.stage, record.arm)
         row = ["" if key == last else name, glossary.metric_title(record.metric)]
         row += [mean_and_sd(record.paper, record.paper_std)] if content.has_paper else []
         row += [mean_and_sd(record.mean, record.std)]

@@ -87,7 +87,7 @@ def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
     if not rows:
         raise _NotRun(f"stage {stage.name} (kind clients) left no counts in its notes")
     counts = {}
-    for field, title in (("images", "X-ray images"), ("beats", "ECG beats")):
+    for field, title in (("images_by_class", "X-ray images"), ("beats_by_class", "ECG beats")):
         if all(isinstance(row.get(field), dict) for row in rows):
             classes = range(max(2, 1 + max(int(label) for row in rows for label in row[field])))
             counts[title] = np.array([[int(row[field].get(str(c), 0)) for c in classes] for row in rows])
@@ -98,21 +98,27 @@ def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
         "Data partition",
         "Training records each client holds, by class. Unequal heights and mixes are the heterogeneity the"
         f" federated training has to cope with.{one}",
-        figures.partition_bars(counts, clients=[str(row.get("client")) for row in rows], simulated=simulated),
+        figures.partition_bars(
+            counts,
+            clients=[str(row.get("client", index)) for index, row in enumerate(rows)],
+            simulated=simulated,
+        ),
     )
 
 
 def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
     stage = _stage(run, kind)
     rows = _read_history(stage)
-    axis = "round" if "round" in rows[0] else "epoch"
-    x = np.array([row.get(axis, index) for index, row in enumerate(rows)], dtype=float)
-    names = list(dict.fromkeys(name for row in rows for name in row if name != axis))
+    counter = "round" if "round" in rows[0] else "epoch"
+    # One epoch of the federated loop is one communication round.
+    axis = "round" if kind == "fusion_encoder" else counter
+    x = np.array([row.get(counter, index) for index, row in enumerate(rows)], dtype=float)
+    names = list(dict.fromkeys(name for row in rows for name in row if name != counter))
     panels: dict[str, dict[str, tuple[Array, Array]]] = {}
     for name in names:
         panel, line = _place(name)
         if panel is not None:
-            y = np.array([np.nan if row.get(name) is None else float(row[name]) for row in rows])
+            y = np.array([_float(row.get(name)) for row in rows])
             panels.setdefault(panel, {})[line] = (x[~np.isnan(y)], y[~np.isnan(y)])
     if not panels:
         raise _NotRun(f"history.json of stage {stage.name} holds no loss and no score")
@@ -127,6 +133,10 @@ def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
             ordered, title=f"Learning curves: {stage_title(stage.name)}", x_label=axis, simulated=simulated
         ),
     )
+
+
+def _float(value: Any) -> float:
+    return float("nan") if value is None else float(value)
 
 
 def _place(name: str) -> tuple[str | None, str]:

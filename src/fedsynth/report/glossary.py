@@ -8,7 +8,9 @@ STAGE_TITLES = {
     "fusion_encoder": "federated encoder",
     "encode": "latents of the frozen encoder",
     "release": "private release",
+    "release_nonprivate": "release without privacy",
     "mix": "released mixture",
+    "mix_nonprivate": "mixture without privacy",
     "latent_ddpm": "latent diffusion model",
     "synthesize": "diffusion samples",
     "tstr_real": "classifier trained on real latents",
@@ -17,6 +19,9 @@ STAGE_TITLES = {
     "tstr_diffusion": "classifier trained on diffusion samples",
     "audit": "audit",
 }
+
+#: Short forms before an arm's title.
+STAGE_PREFIXES = {"fusion_encoder": "encoder", "pretrain_xray": "pretraining"}
 
 ARM_TITLES = {
     "both": "X-ray and ECG",
@@ -29,6 +34,14 @@ ARM_TITLES = {
     "negative": "negative class",
     "positive": "positive class",
     "disclosure": "nearest-neighbor disclosure",
+    "mixture_negative": "DP mixture, negative class",
+    "mixture_positive": "DP mixture, positive class",
+    "real_train_negative": "real training latents, negative class",
+    "real_train_positive": "real training latents, positive class",
+    "dp": "private release",
+    "nonprivate": "release without privacy",
+    "membership_private_test_shift": "members against test records, private release",
+    "membership_nonprivate_test_shift": "members against test records, no privacy",
     "membership_private": "membership attack on the release",
     "membership_nonprivate": "membership attack without privacy",
 }
@@ -70,29 +83,36 @@ METRIC_MEANINGS = {
     "frechet_distance": ("distance between Gaussian fits of real and synthetic latents", "lower"),
     "rbf_mmd": ("kernel distance between real and synthetic latents; may be slightly negative", "lower"),
     "attack_auroc": ("how well an attacker tells members from non-members; 0.5 is guessing", "nearer 0.5"),
-    "nn_ratio": ("mean distance to the nearest training record, over that to the nearest held-out", "nearer 1"),
+    "nn_ratio": ("mean distance to the nearest training record over that to held-out ones", "nearer 1"),
     "near_duplicate_fraction": ("share of synthetic records all but equal to a training record", "lower"),
 }  # fmt: skip
 
-#: Metrics of the headline table, in order (validation metrics never are).
-HEADLINE_METRICS = (
-    "auroc",
-    "auprc",
-    "f1",
-    "balanced_accuracy",
-    "sensitivity",
-    "specificity",
+#: Metrics of the headline table: of classifiers on real test records, and of the audit.
+HEADLINE_TEST_METRICS = ("auroc", "auprc", "f1", "balanced_accuracy", "sensitivity", "specificity", "uar")
+HEADLINE_AUDIT_METRICS = (
+    "precision",
     "recall",
+    "density",
+    "coverage",
     "frechet_distance",
     "rbf_mmd",
     "attack_auroc",
     "nn_ratio",
     "near_duplicate_fraction",
 )
+#: Arms of the audit that serve as references; they are in the full tables only.
+REFERENCE_PREFIXES = ("mixture_", "real_train_")
+REFERENCE_SUFFIX = "_test_shift"
 
 
 def stage_title(name: str) -> str:
     return STAGE_TITLES.get(name, name)
+
+
+def row_title(stage: str, arm: str) -> str:
+    """``encoder: X-ray only``, ``TSTR: DP mixture``; the stage's title when the number has no arm."""
+    prefix = "TSTR" if stage.startswith("tstr_") else STAGE_PREFIXES.get(stage, stage)
+    return f"{prefix}: {arm_title(arm)}" if arm else stage_title(stage)
 
 
 def arm_title(name: str) -> str:
@@ -110,5 +130,10 @@ def metric_title(metric: str) -> str:
     return f"{title} ({split})" if split and split != "test" else title
 
 
-def is_headline(metric: str) -> bool:
-    return metric_key(metric) in HEADLINE_METRICS and not metric.startswith(("val/", "train/"))
+def is_headline(arm: str, metric: str) -> bool:
+    """Whether a number belongs in the short table: test metrics of classifiers, main arms of the audit."""
+    split, _, key = metric.rpartition("/")
+    if split:
+        return split == "test" and key in HEADLINE_TEST_METRICS
+    is_reference = arm.startswith(REFERENCE_PREFIXES) or arm.endswith(REFERENCE_SUFFIX)
+    return key in HEADLINE_AUDIT_METRICS and not is_reference

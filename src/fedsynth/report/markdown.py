@@ -82,13 +82,8 @@ def _comparison(records: Sequence[ReportRecord], content: ReportContent, *, with
     header += ["ours (mean ± SD)", "95 % CI", "seeds"] + ([f"ours {MINUS} paper"] if paper else [])
     rows, last = [], None
     for record in records:
-        name = cell(glossary.arm_title(record.arm))
-        if with_stage:
-            name = (
-                f"{glossary.stage_title(record.stage)}: {name}"
-                if record.arm
-                else glossary.stage_title(record.stage)
-            )
+        name = glossary.row_title(record.stage, record.arm) if with_stage else glossary.arm_title(record.arm)
+        name = cell(name)
         row = ["" if name == last else name, cell(glossary.metric_title(record.metric))]
         row += [mean_and_sd(record.paper, record.paper_std)] if paper else []
         row += [mean_and_sd(record.mean, record.std), interval(record), str(record.seeds)]
@@ -114,6 +109,7 @@ def _how_to_read(content: ReportContent) -> str:
         "- **Thresholded metrics** (F1, sensitivity, …) use a threshold chosen on validation data, never on"
         " test data.",
         f"- {unit}",
+        "- **TSTR**: a classifier trained on synthetic (or, as the ceiling, real) latents, tested on real ones.",
         f"- **seeds** is how many such units stand behind the mean. {DASH} means undefined or not measured.",
     ]
     if content.has_paper:
@@ -146,11 +142,7 @@ def _data(content: ReportContent) -> str:
             key = (item.get("name"), item.get("file"), item.get("sha256"))
             if key not in seen:
                 seen.add(key)
-                known = (
-                    "SIMULATED"
-                    if item.get("simulated")
-                    else names.get(item.get("known"), "no digest published")
-                )
+                known = "SIMULATED" if item.get("simulated") else names[bool(item.get("known"))]
                 digest = f"`{str(item['sha256'])[:16]}…`" if item.get("sha256") else DASH
                 rows.append(
                     [cell(item.get("name")), cell(item.get("file")), digest, known, cell(item.get("licence"))]
@@ -172,9 +164,9 @@ def _data_files(run: Run) -> Iterator[dict[str, Any]]:
 def _stages(content: ReportContent) -> str:
     parts = [
         "## Stages",
-        "*cached*: the same computation had been done before and was reused. *private*: depends on records"
-        " and must stay with its owner; *released*: paid for in the privacy ledger; *public*: depends on no"
-        " private record.",
+        "*cached*: the same computation had been done before and was reused; the time is what it took then."
+        " *private*: depends on records and must stay with its owner; *released*: paid for in the privacy"
+        " ledger; *public*: depends on no private record.",
     ]
     for run in content.runs:
         parts.append(content.caption(f"Run {run.label}."))
@@ -223,7 +215,10 @@ def _all_metrics(content: ReportContent) -> str:
             (record.arm, record.metric, record.place) for record in records if record.place
         )
         if places:
-            text = "; ".join(f"{arm} {glossary.metric_title(name)}: {place}" for arm, name, place in places)
+            text = "; ".join(
+                f"{glossary.arm_title(arm)} {glossary.metric_title(name)}: {place}"
+                for arm, name, place in places
+            )
             parts.append(f"Places in the paper: {cell(text)}.")
     if len(parts) == 1:
         parts.append("No stage that measures anything has been run yet.")

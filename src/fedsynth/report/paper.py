@@ -28,9 +28,11 @@ class PaperValue:
     def name(self) -> tuple[str, str, str]:
         return (self.stage, self.arm, self.metric)
 
-    def holds_for(self, config: dict[str, Any]) -> bool:
-        """Whether every condition of ``when`` is met; a key the config does not have is not met."""
-        return all(_equal(_lookup(config, path), wanted) for path, wanted in self.when.items())
+    def unmet(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The conditions of ``when`` that the config does not meet; a key it does not have counts as null."""
+        return {
+            path: wanted for path, wanted in self.when.items() if not _equal(_lookup(config, path), wanted)
+        }
 
 
 def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
@@ -77,7 +79,7 @@ def applicable_values(configs: Sequence[dict[str, Any]]) -> dict[tuple[str, str,
     """
     chosen: dict[tuple[str, str, str], PaperValue] = {}
     for value in read_paper_values(configs[0]):
-        if not all(value.holds_for(config) for config in configs):
+        if any(value.unmet(config) for config in configs):
             continue
         if value.name in chosen:
             raise ConfigError(
@@ -90,16 +92,31 @@ def applicable_values(configs: Sequence[dict[str, Any]]) -> dict[tuple[str, str,
 
 
 def withheld_conditions(config: dict[str, Any]) -> list[str]:
-    """Conditions of published values that this config does not meet, readable, without repeats."""
-    lines = []
+    """Why published numbers are not shown: "stages: published for …; here …", one line per unmet condition.
+
+    Of several published values for one number, only the one nearest to this config is explained.
+    """
+    shown = applicable_values([config])
+    nearest: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
     for value in read_paper_values(config):
-        if not value.holds_for(config):
-            wanted = " and ".join(f"{path} = {item}" for path, item in value.when.items())
-            got = ", ".join(str(_lookup(config, path)) for path in value.when)
-            line = f"{value.stage}: published for {wanted} (here: {got})"
-            if line not in lines:
-                lines.append(line)
-    return lines
+        unmet = value.unmet(config)
+        if value.name not in shown and (
+            value.name not in nearest or len(unmet) < len(nearest[value.name][1])
+        ):
+            nearest[value.name] = (value.stage, unmet)
+    stages_of: dict[str, list[str]] = {}
+    for stage, unmet in nearest.values():
+        parts = (
+            f"{path} = {_plain(item)} (here {_plain(_lookup(config, path))})" for path, item in unmet.items()
+        )
+        stages = stages_of.setdefault(" and ".join(parts), [])
+        if stage not in stages:
+            stages.append(stage)
+    return [f"{', '.join(stages)}: published for {reason}" for reason, stages in stages_of.items()]
+
+
+def _plain(value: Any) -> str:
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _lookup(config: Any, path: str) -> Any:

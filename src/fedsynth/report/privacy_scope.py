@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from fedsynth.report.drawing import CLASS_NAMES
 from fedsynth.report.glossary import stage_title
 from fedsynth.report.runs import Run
-from fedsynth.report.tables import cell, number, table
+from fedsynth.report.tables import DASH, cell, number, table
 
 ADJACENCY_MEANINGS = {
     "replace_one": "two data sets are neighbors when one record is replaced by another; sizes stay the same",
@@ -93,12 +94,13 @@ def _entry_text(entry: dict[str, Any]) -> str:
         f"- Covered: {cell(entry.get('covered'))}.",
         f"- **Not covered:** {cell(entry.get('not_covered'))}.",
     ]
-    rest = {
-        key: value for key, value in entry.items() if key not in _SHOWN and value not in (None, "", [], ())
-    }
+    rest = {}
+    for key, value in entry.items():
+        if key not in _SHOWN and value not in (None, "", [], ()):
+            rest[key] = " to ".join(map(cell, value)) if key.endswith("_range") else cell(value)
     if rest:
         lines.append(
-            "- " + "; ".join(f"{key.replace('_', ' ')}: {cell(value)}" for key, value in rest.items()) + "."
+            "- " + "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in rest.items()) + "."
         )
     return "\n".join(lines)
 
@@ -122,22 +124,31 @@ def _total_text(private: list[dict[str, Any]], runs: Sequence[Run]) -> str:
 
 
 def _per_client(run: Run, stages: set[str]) -> list[str]:
+    """Noise of every client, from the notes ``noise_std`` and ``counts`` [client][class][shard]."""
     parts = []
     for name in run.stages:
         notes = run.stages[name].notes
-        report = notes.get("report")
-        rows = (report.get("clients") if isinstance(report, dict) else None) or notes.get("clients")
-        if name not in stages or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        noise, counts = notes.get("noise_std"), notes.get("counts")
+        if name not in stages or not noise or not counts:
             continue
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        body = [[_noise(row.get(column)) for column in columns] for row in rows]
-        parts.append(f"**Noise per client** (stage `{name}`):")
-        parts.append(table([column.replace("_", " ") for column in columns], body, right=range(len(columns))))
+        rows = []
+        for client, (stds, sizes) in enumerate(zip(noise, counts, strict=True)):
+            row = [str(client)]
+            for class_stds, class_sizes in zip(stds, sizes, strict=True):
+                used = [std for std, size in zip(class_stds, class_sizes, strict=True) if size > 0]
+                row.append(f"{number(min(used))} to {number(max(used))}" if used else DASH)
+                row.append(f"{sum(map(int, class_sizes)):,} in {len(used)}")
+            rows.append(row)
+        header = ["client"]
+        for label in range(len(noise[0])):
+            kind = CLASS_NAMES[label] if label < len(CLASS_NAMES) else f"class {label}"
+            header += [f"noise SD, {kind}", f"records in shards, {kind}"]
+        parts.append(
+            f"**Noise per client** (stage `{name}`), in latent units per coordinate. Smaller shards need more"
+            " noise."
+        )
+        parts.append(table(header, rows, right=range(1, len(header))))
     return parts
-
-
-def _noise(value: Any) -> str:
-    return number(value) if isinstance(value, float) else cell(value)
 
 
 def _budget(run: Run) -> list[tuple[float, float]]:

@@ -1,0 +1,4 @@
+"""Readers, splits, client partitions and pairing of the data sets; no models.
+
+Nothing is imported here, so that `fedsynth.data.sources` stays fast and free of torch.
+"""
