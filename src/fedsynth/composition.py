@@ -8,25 +8,33 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedsynth.errors import ConfigError
+from fedsynth.pipeline.settings import unknown_key
 
 CONFIG_DIR = Path(__file__).parents[2] / "configs"
+# Groups whose files speak for the whole config, not for one section of it.
+GLOBAL_GROUPS = ("debug", "experiment", "hparams_search", "hydra", "local", "stage")
 
 
 def new_run_id() -> str:
     """RUN_ID when the launcher set it (all ranks then agree), else UTC time and four random hex digits."""
-    return os.environ.get("RUN_ID") or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    return (
+        os.environ.get("RUN_ID") or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    )
 
 
 def register_resolvers() -> None:
@@ -34,19 +42,25 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("run_id", new_run_id, use_cache=True, replace=True)
 
 
-def compose_config(overrides: Sequence[str]) -> DictConfig:
+def compose_config(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
     """One composed config.
+
+    Args:
+        overrides: As typed on the command line.
+        with_hydra: Keep Hydra's own section; parts of it only a running app can resolve.
 
     Raises:
         ConfigError: For an unknown key, experiment or group option, or a malformed override.
     """
     register_resolvers()
     if not CONFIG_DIR.is_dir():
-        raise ConfigError(f"no config folder at {CONFIG_DIR}. Install fedsynth editable from a checkout: pip install -e .")
+        raise ConfigError(
+            f"no config folder at {CONFIG_DIR}. Install fedsynth editable from a checkout: pip install -e ."
+        )
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         try:
-            return compose("train", overrides=list(overrides))
+            return compose("train", overrides=list(overrides), return_hydra_config=with_hydra)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(_explain(error, overrides)) from error
 
@@ -62,9 +76,45 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(values, dict)
+    name, known = values.get("experiment_name"), ", ".join(experiments())
     if not values.get("stages"):
-        raise ConfigError(f"no experiment chosen. Say experiment=NAME; there are: {', '.join(experiments())}.")
+        raise ConfigError(
+            f"no experiment chosen. Say experiment=NAME; there are: {known}."
+            if name in (None, "none")
+            else f"experiment {name} has no stages. Fill stages: in its file, or take another: {known}."
+        )
+    for section in ("stages", "paths", "data", "trainer"):
+        if not isinstance(values.get(section), dict):
+            raise ConfigError(f"{section} must be a section of keys and values, got {values.get(section)!r}.")
     return values  # type: ignore[return-value]
+
+
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Refuse keys that no file of ``configs/`` introduces: composing silently adds what one of them mistypes.
+
+    Args:
+        values: The resolved config. Stages are left to the planner, which knows their settings.
+
+    Raises:
+        ConfigError: Naming the key and the nearest known one.
+    """
+    groups = [path.name for path in CONFIG_DIR.iterdir() if path.is_dir() and path.name not in GLOBAL_GROUPS]
+    top = _keys_of(CONFIG_DIR / "train.yaml") | set(groups)
+    for name, section in values.items():
+        if name not in top:
+            raise ConfigError(unknown_key(name, name, sorted(top)))
+        if name in groups and name != "trainer" and isinstance(section, dict):
+            known = set().union(*(_keys_of(path) for path in (CONFIG_DIR / name).glob("*.yaml")))
+            for key in section:
+                if key not in known:
+                    raise ConfigError(unknown_key(f"{name}.{key}", str(key), sorted(known)))
+
+
+@cache
+def _keys_of(path: Path) -> frozenset[str]:
+    """Top-level keys of a YAML file."""
+    loaded = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    return frozenset(loaded) - {"defaults"}
 
 
 def experiments() -> list[str]:
@@ -74,13 +124,16 @@ def experiments() -> list[str]:
 
 
 def expand_sweep(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """Every combination of a multirun's overrides, as Hydra's own sweeper will run them."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
-    except HydraException as error:
-        raise ConfigError(_explain(error, overrides)) from error
+    """Every combination of a multirun's overrides, as Hydra's own sweeper will run them.
+
+    Raises:
+        ConfigError: For a malformed override.
+    """
+    single = [override.input_line or "" for override in _parse(overrides) if not override.is_sweep_override()]
+    # A config may bring a sweep of its own (hparams_search=…); what is typed comes later and wins.
+    brought = [f"{name}={value}" for name, value in sweep_parameters(single).items()]
     choices = []
-    for override in parsed:
+    for override in _parse([*brought, *overrides]):
         if override.is_sweep_override():
             name = override.get_key_element()
             choices.append([f"{name}={value}" for value in override.sweep_string_iterator()])
@@ -89,9 +142,23 @@ def expand_sweep(overrides: Sequence[str]) -> Iterator[list[str]]:
     return (list(combination) for combination in itertools.product(*choices))
 
 
+def sweep_parameters(overrides: Sequence[str]) -> dict[str, Any]:
+    """The sweep that the composed config itself asks for: ``hydra.sweeper.params``."""
+    config = compose_config(overrides, with_hydra=True)
+    return dict(OmegaConf.select(config, "hydra.sweeper.params") or {})
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(overrides=list(overrides))
+    except HydraException as error:
+        raise ConfigError(_explain(error, overrides)) from error
+
+
 def source_of(config: DictConfig, key: str) -> str:
     """The key a value is interpolated from, or ''. So an error can name what the user really wrote."""
-    node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
     if not isinstance(node, DictConfig) or name not in node:
         return ""
     raw = OmegaConf.to_container(node, resolve=False)
@@ -105,13 +172,20 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
     if override:
         key = override.group(1)
         return f"{key} is not a key of this configuration. {_nearest(key, overrides)}"
-    missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
+    missing = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if missing:
         group, name = missing.groups()
         options = experiments() if group == "experiment" else _options(group)
         near = difflib.get_close_matches(name, options, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{group}={name}: there is no {name!r} in configs/{group}/.{hint} There are: {', '.join(options)}."
+        listed = ", ".join(options)
+        return f"{group}={name}: there is no {name!r} in configs/{group}/.{hint} There are: {listed}."
+    malformed = re.search(r"Error parsing override '(.*)'", text)
+    if malformed:
+        return (
+            f"{malformed.group(1)!r} is not an override. Write key=value, ~key to delete, or +key=value to "
+            "add; quote values with spaces, brackets or commas for the shell: 'key=[1, 2]'."
+        )
     lines = [line for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
     return "the configuration cannot be composed: " + " ".join(line.strip() for line in lines)
 
@@ -126,7 +200,11 @@ def _nearest(key: str, overrides: Sequence[str]) -> str:
     if "experiment" not in {word.split("=")[0] for word in groups}:
         return f"No experiment is chosen; say experiment=NAME first ({', '.join(experiments())})."
     near = difflib.get_close_matches(key, known, n=1)
-    return f"Did you mean {near[0]}?" if near else "See all keys with: python -m fedsynth.train --cfg job " + " ".join(groups)
+    return (
+        f"Did you mean {near[0]}?"
+        if near
+        else "See all keys with: python -m fedsynth.train --cfg job " + " ".join(groups)
+    )
 
 
 def _is_group(name: str) -> bool:
@@ -137,4 +215,6 @@ def _flatten(value: Any, prefix: str = "") -> set[str]:
     if not isinstance(value, dict):
         return {prefix}
     keys = {prefix} if prefix else set()
-    return keys.union(*(_flatten(child, f"{prefix}.{name}" if prefix else str(name)) for name, child in value.items()))
+    return keys.union(
+        *(_flatten(child, f"{prefix}.{name}" if prefix else str(name)) for name, child in value.items())
+    )

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsynth.errors import ConfigError
+
 PACKAGES = (
-    "torch", "lightning", "torchmetrics", "hydra-core", "numpy", "scipy", "scikit-learn", "diffusers", "wfdb", "medmnist",
+    "torch", "lightning", "torchmetrics", "hydra-core", "numpy", "scipy", "scikit-learn", "diffusers",
+    "wfdb", "medmnist",
 )  # fmt: skip
 
 
@@ -20,6 +23,9 @@ def prepare_process(trainer: Mapping[str, Any]) -> None:
 
     The number of threads changes the last bits of sums, and with them what training reaches: it is set
     from ``trainer.num_threads`` (0: torch decides) and stated with every result.
+
+    Raises:
+        ConfigError: If the trainer wants a GPU and there is none.
     """
     # Busy-waiting OpenMP threads cost up to fifty times the work itself where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -28,6 +34,12 @@ def prepare_process(trainer: Mapping[str, Any]) -> None:
 
     import torch
 
+    accelerator = trainer.get("accelerator")
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"trainer.accelerator={accelerator}, but torch finds no CUDA device here. Say trainer=cpu, or "
+            "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES."
+        )
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     threads = int(trainer.get("num_threads") or 0)
     if threads:
@@ -63,5 +75,7 @@ def git_commit() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+    )
     return result.stdout.strip()

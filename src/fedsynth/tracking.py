@@ -1,8 +1,8 @@
 """Where a run's curves and results are logged: CSV, TensorBoard, Weights & Biases, or several at once.
 
 Each stage has its own loggers, and in W&B its own run: group = experiment/run_id, job_type = stage, an id
-that the same command takes up again. The report is one more W&B run of the group. Only rank zero logs. Lightning
-and wandb are imported when a logger is opened, not before.
+that the same command takes up again. The report is one more W&B run of the group. Only rank zero logs.
+Lightning and wandb are imported when a logger is opened, not before.
 
 The settings are ``config.logger``: one entry per logger, e.g. ``{"csv": {}, "wandb": {"mode": "offline"}}``.
 """
@@ -165,8 +165,8 @@ def wandb_run(
         )
     except (wandb.errors.Error, OSError) as error:
         raise ConfigError(
-            f"W&B could not start for {job_type}: {error}. Log in (wandb login), or set WANDB_MODE=offline and"
-            " upload later (wandb sync), or choose logger=csv."
+            f"W&B could not start for {job_type}: {error}. Log in (wandb login), or set WANDB_MODE=offline"
+            " and upload later (wandb sync), or choose logger=csv."
         ) from error
     try:
         yield run

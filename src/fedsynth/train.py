@@ -1,4 +1,4 @@
-"""The one app: ``python -m fedsynth.train experiment=feddp_pald`` (Hydra). Torch is imported after the checks."""
+"""The one app: ``python -m fedsynth.train experiment=NAME`` (Hydra). Torch is imported after the checks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,29 @@ from pathlib import Path
 
 import hydra
 from dotenv import load_dotenv
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from fedsynth.composition import CONFIG_DIR, compose_config, expand_sweep, register_resolvers
+from fedsynth.composition import (
+    CONFIG_DIR,
+    compose_config,
+    expand_sweep,
+    register_resolvers,
+    sweep_parameters,
+)
 from fedsynth.console import print_error
-from fedsynth.errors import FedSynthError
+from fedsynth.errors import ConfigError, FedSynthError
 from fedsynth.run import Run
 
+# These would make the run read another config than the checks below.
+UNSUPPORTED = (
+    "--config-name", "-cn", "--config-dir", "-cd", "--config-path", "-cp", "--package", "-p",
+    "--experimental-rerun",
+)  # fmt: skip
 # Flags that ask Hydra for something other than a run.
-HYDRA_ONLY = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc")
+HYDRA_ONLY = (
+    "--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc",
+)  # fmt: skip
 
 
 def check_before_running(arguments: Sequence[str]) -> bool:
@@ -24,29 +38,48 @@ def check_before_running(arguments: Sequence[str]) -> bool:
 
     Returns:
         True if there is something to run; False if ``plan=true`` has been answered here.
+
+    Raises:
+        FedSynthError: For whatever can be known to be wrong before the first run of a sweep starts.
     """
-    if any(argument.split("=")[0] in HYDRA_ONLY for argument in arguments):
+    flags = {argument.split("=")[0] for argument in arguments if argument.startswith("-")}
+    for flag in sorted(flags & set(UNSUPPORTED)):
+        raise ConfigError(
+            f"{flag} is not an option of this app. Put the file below configs/ and name it: experiment=NAME."
+        )
+    if flags & set(HYDRA_ONLY):
+        # The value of such a flag, as in `--cfg job`, is no override.
+        compose_config([argument for argument in arguments if "=" in argument and argument[0] != "-"])
         return True
     overrides = [argument for argument in arguments if not argument.startswith("-")]
-    planned = False
-    is_sweep = bool({"-m", "--multirun"} & set(arguments))
-    for combination in expand_sweep(overrides) if is_sweep else [overrides]:
-        run = Run(compose_config(combination))
+    is_sweep = bool({"-m", "--multirun"} & flags)
+    brings_sweep = any(
+        word.lstrip("+").startswith(("hparams_search=", "hydra.sweeper")) for word in overrides
+    )
+    if not is_sweep and brings_sweep and (swept := sweep_parameters(overrides)):
+        raise ConfigError(
+            f"this config sweeps over {', '.join(swept)}: say make sweep instead of make train (--multirun)."
+        )
+    combinations = list(expand_sweep(overrides)) if is_sweep else [overrides]
+    runs = [Run(compose_config(combination)) for combination in combinations]
+    for run in runs:
         run.check()
-        if run.config["plan"]:
-            run.print_plan()
-            planned = True
+    planned = [run for run in runs if run.config["plan"]]
+    for run in planned:
+        run.print_plan()
+    if not planned:
+        runs[0].store.check_writable()
     return not planned
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")
 def _app(config: DictConfig) -> None:
-    run_dir = Path(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir)
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
     with _one_message():
         Run(config, run_dir).execute()
 
 
-class _one_message:  # noqa: N801 - reads as a statement
+class _one_message:
     """Turn an error the user can mend into one message and exit status 1."""
 
     def __enter__(self) -> None:

@@ -149,19 +149,32 @@ def test_equal_releases_are_paired_exactly():
     assert (change.change.mean, change.num_reduced, change.num_repetitions) == (0.0, 0, 4)
 
 
-def test_members_only_are_released_and_candidates_are_clipped():
+@pytest.fixture
+def scored(monkeypatch) -> list:
+    """The candidates that are scored, in order."""
+    calls, original = [], released_summary.membership_scores
+
+    def spy(candidates, *args, **kwargs):
+        calls.append(candidates)
+        return original(candidates, *args, **kwargs)
+
+    monkeypatch.setattr(released_summary, "membership_scores", spy)
+    return calls
+
+
+def test_members_only_are_released_and_candidates_are_clipped(scored):
     records, seen = _records(100, 7), []
 
     def spy(latents, labels, clients, generator) -> ReleasedMeans:
         seen.append(latents)
         return _shard_means(0.0, radius=2.0)(latents, labels, clients, generator)
 
-    outcome = _attack(records, {"spy": spy}, clip_radius=2.0, num_repetitions=1)["spy"]
+    _attack(records, {"spy": spy}, clip_radius=2.0, num_repetitions=1)
     cells = records["clients"] * CLASSES + records["labels"]
     assert len(seen[0]) == int((torch.bincount(cells) // 2).sum())
     assert float(seen[0].norm(dim=1).max()) > 2.0
-    # Clipped candidates are at most 2 C apart from any mean.
-    assert float(outcome.score_gap["nearest_prototype"].abs().max()) < 4.0
+    assert torch.allclose(scored[0].latents[: len(seen[0])], clip_latents(seen[0], 2.0))
+    assert float(scored[0].latents.norm(dim=1).max()) < 2.0 + 1e-9
 
 
 def test_shifted_variant_mistakes_test_shift_for_membership_and_the_fair_one_does_not():
@@ -182,16 +195,9 @@ def test_shifted_variant_mistakes_test_shift_for_membership_and_the_fair_one_doe
     assert abs(fair.auroc_spread("nearest_prototype").mean - 0.5) < 0.03
 
 
-def test_shifted_variant_draws_equal_numbers_of_each_class(monkeypatch):
-    calls = []
-    original = released_summary.membership_scores
-
-    def spy(candidates, *args, **kwargs):
-        calls.append(candidates)
-        return original(candidates, *args, **kwargs)
-
-    monkeypatch.setattr(released_summary, "membership_scores", spy)
-    records, held_out = _records(300, 10), _records(80, 11)
+@pytest.mark.parametrize(("num_train", "num_held_out"), [(300, 80), (80, 300)])
+def test_shifted_variant_draws_equal_numbers_of_each_class(scored, num_train, num_held_out):
+    records, held_out = _records(num_train, 10), _records(num_held_out, 11)
     shifted_summary_attack(
         **records,
         held_out_latents=held_out["latents"],
@@ -202,10 +208,10 @@ def test_shifted_variant_draws_equal_numbers_of_each_class(monkeypatch):
         generator=_generator(0),
         num_repetitions=1,
     )
-    half = len(calls[0].labels) // 2
+    half = len(scored[0].labels) // 2
     assert half == 80
-    assert torch.equal(calls[0].labels[:half], calls[0].labels[half:])
-    assert torch.equal(calls[0].clients[:half], calls[0].clients[half:])
+    assert torch.equal(scored[0].labels[:half], scored[0].labels[half:])
+    assert torch.equal(scored[0].clients[:half], scored[0].clients[half:])
 
 
 def test_spread_uses_the_sample_standard_deviation():

@@ -12,17 +12,20 @@ from fedsynth.data.mitbih import normalize_beats, read_beats
 from fedsynth.errors import ConfigError, DataError
 
 BEAT_AT = np.array([50, 96, 400, 700, 900, 1040, 1041])
-SYMBOLS = ["N", "N", "V", "+", "L", "N", "A"]
+SYMBOLS = ("N", "N", "V", "+", "L", "N", "A")
 
 
 def _write_record(
-    directory: Path, name: str = "100", leads: tuple[str, str] = ("V1", "MLII"), fs: int = 360
+    directory: Path,
+    leads: tuple[str, str] = ("V1", "MLII"),
+    fs: int = 360,
+    symbols: tuple[str, ...] = SYMBOLS,
 ) -> None:
     """1200 samples of two leads; the second is a ramp, so every window is known."""
     directory.mkdir(exist_ok=True)
     signal = np.stack([np.zeros(1200), (np.arange(1200) - 600) / 200], axis=1)
     wfdb.wrsamp(
-        name,
+        "100",
         fs=fs,
         units=["mV", "mV"],
         sig_name=list(leads),
@@ -32,7 +35,7 @@ def _write_record(
         baseline=[0, 0],
         write_dir=str(directory),
     )
-    wfdb.wrann(name, "atr", BEAT_AT, symbol=SYMBOLS, write_dir=str(directory))
+    wfdb.wrann("100", "atr", BEAT_AT, symbol=list(symbols), write_dir=str(directory))
 
 
 def test_windows_are_the_samples_around_the_annotation(tmp_path: Path) -> None:
@@ -48,6 +51,12 @@ def test_windows_are_the_samples_around_the_annotation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "labels"), [("n_vs_rest", [0, 1, 1, 0]), ("aami", [0, 1, 0, 0])])
 def test_label_rules_differ_on_bundle_branch_beats(tmp_path: Path, rule: str, labels: list[int]) -> None:
     _write_record(tmp_path)
+    assert read_beats(tmp_path, label_rule=rule).label.tolist() == labels  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rule", "labels"), [("n_vs_rest", [1, 1, 1, 1]), ("aami", [0, 0, 0, 1])])
+def test_label_rules_differ_on_escape_beats(tmp_path: Path, rule: str, labels: list[int]) -> None:
+    _write_record(tmp_path, symbols=("N", "e", "j", "+", "R", "J", "N"))
     assert read_beats(tmp_path, label_rule=rule).label.tolist() == labels  # type: ignore[arg-type]
 
 

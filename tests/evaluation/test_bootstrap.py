@@ -115,6 +115,26 @@ def test_a_clearly_better_system_has_a_small_p_value():
     assert result.p_value == 0.0
 
 
+def test_p_value_is_twice_the_smaller_tail():
+    (first, target), (second, _) = _sample(80, 21), _sample(80, 22)
+    second = 0.7 * first + 0.3 * second
+    systems = [(first, target, 0.5), (second, target, 0.5)]
+    a, b = bootstrap._replicate_metrics(systems, 300, _generator(23), 15)
+    difference = (a["auroc"] - b["auroc"])[1:]
+    tail = min(float((difference <= 0).double().mean()), float((difference >= 0).double().mean()))
+    assert 0 < tail < 0.5
+    result = paired_bootstrap(
+        first,
+        second,
+        target,
+        first_threshold=0.5,
+        second_threshold=0.5,
+        generator=_generator(23),
+        num_replicates=300,
+    )["auroc"]
+    assert result.p_value == 2 * tail
+
+
 def test_replicates_without_one_class_are_counted_not_hidden():
     probability, target = torch.tensor([0.9, 0.2, 0.3]), torch.tensor([1, 0, 0])
     interval = bootstrap_intervals(probability, target, 0.5, generator=_generator(18), num_replicates=1000)[

@@ -118,6 +118,14 @@ def test_thresholds_are_the_largest_maximizers_by_brute_force(sample):
         assert choose(probability, target) == max(t for t, value in scores.items() if value >= best - 1e-12)
 
 
+def test_balanced_accuracy_ties_are_exact_despite_rounding():
+    # 1/2 + 4/6 at 0.75 equals 2/2 + 1/6 at 0.5, but their float64 sums differ in the last bit.
+    assert 1 / 2 + 4 / 6 < 2 / 2 + 1 / 6
+    probability = torch.tensor([0.75, 0.5, 0.75, 0.75, 0.5, 0.5, 0.5, 0.25])
+    target = torch.tensor([1, 1, 0, 0, 0, 0, 0, 0])
+    assert balanced_accuracy_threshold(probability, target) == 0.75
+
+
 @pytest.mark.parametrize("choose", [balanced_accuracy_threshold, f1_threshold])
 def test_no_threshold_from_one_class(choose):
     with pytest.raises(EvaluationError, match="needs both classes"):

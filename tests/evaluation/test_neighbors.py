@@ -82,6 +82,8 @@ def test_low_matmul_precision_changes_nothing():
     expected = nearest_neighbors(query, reference).distance
     try:
         torch.set_float32_matmul_precision("medium")
+        # Products may now be bfloat16, outside the error bound: the search must not use float32.
+        assert neighbors._search_dtypes(query, reference) == (torch.float64,)
         assert torch.equal(nearest_neighbors(query, reference).distance, expected)
     finally:
         torch.set_float32_matmul_precision(before)

@@ -1,4 +1,4 @@
-"""Makes ``toy_federation`` importable and keeps these tests to one thread, where results repeat to the last bit."""
+"""Makes ``toy_federation`` importable and keeps these tests to one thread, where results repeat exactly."""
 
 import sys
 from collections.abc import Iterator

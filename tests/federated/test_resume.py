@@ -1,4 +1,4 @@
-"""Whatever stopped a run and wherever, resuming it gives the uninterrupted run: weights, steps, round, metrics."""
+"""Whatever stopped a run, resuming it gives the uninterrupted run: weights, steps, round, metrics."""
 
 import os
 import signal
@@ -105,7 +105,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("where", STOPS)
-@pytest.mark.parametrize("scheduler", ["step", "plateau"])
+@pytest.mark.parametrize("scheduler", ["epoch", "step", "plateau"])
 def test_resuming_after_an_exception_equals_the_uninterrupted_run(tmp_path, where, scheduler) -> None:
     whole = uninterrupted(tmp_path, scheduler)
     callbacks = [STOPS[where], saver(tmp_path, save_on_exception=True, every_n_epochs=100)]
@@ -140,7 +140,7 @@ def test_resuming_after_sigterm_equals_the_uninterrupted_run(tmp_path) -> None:
     callbacks = [Terminate(), saver(tmp_path, save_on_exception=True, every_n_epochs=100)]
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning leaves a foreign handler alone
-        with pytest.raises(BaseException) as caught:  # noqa: PT012
+        with pytest.raises(BaseException) as caught:
             fitted(tmp_path, callbacks=callbacks, enable_checkpointing=True)
     finally:
         signal.signal(signal.SIGTERM, handler)

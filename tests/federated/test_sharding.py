@@ -24,7 +24,12 @@ def run(out: Path, *options: object, succeeds: bool = True) -> tuple[list[dict],
     command = [sys.executable, "-W", "ignore", str(SCRIPT), "--out", str(out), *map(str, options)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=120)
@@ -134,7 +139,11 @@ def test_saving_by_steps_with_two_processes_is_refused_instead_of_waiting_foreve
 def test_every_way_to_save_inside_a_round_is_refused_with_two_processes(tmp_path, callback) -> None:
     with pytest.raises(ConfigError, match="middle of a round"):
         make_trainer(
-            tmp_path, callbacks=[callback], enable_checkpointing=True, devices=2, strategy=ClientShardedStrategy()
+            tmp_path,
+            callbacks=[callback],
+            enable_checkpointing=True,
+            devices=2,
+            strategy=ClientShardedStrategy(),
         )
 
 

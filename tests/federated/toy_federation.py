@@ -52,7 +52,9 @@ class IndexBatches:
         self.epoch = epoch
 
     def _batches(self) -> list[Tensor]:
-        order = torch.randperm(self.size, generator=torch.Generator().manual_seed(self.seed * 1000 + self.epoch))
+        order = torch.randperm(
+            self.size, generator=torch.Generator().manual_seed(self.seed * 1000 + self.epoch)
+        )
         batches = list(order.split(BATCH))
         if len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [torch.cat(batches[-2:])]
@@ -98,7 +100,9 @@ class TinyNet(lightning.LightningModule):
         if self.scheduler is None:
             return optimizer
         if self.scheduler == "plateau":
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, threshold=0.5)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, patience=0, factor=0.5, threshold=0.5
+            )
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val/loss"}}
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": decay, "interval": self.scheduler}}
@@ -137,7 +141,9 @@ def make_trainer(root: Path | str, *, fed: Federation | None = None, **changes: 
     return FederatedTrainer(federation=fed or federation(), **{**settings, **changes})
 
 
-def fitted(root: Path | str, *, module: TinyNet | None = None, data: ToyData | None = None, **changes: object):
+def fitted(
+    root: Path | str, *, module: TinyNet | None = None, data: ToyData | None = None, **changes: object
+):
     """(trainer, module) after a fit; ``ckpt_path`` resumes."""
     ckpt_path = changes.pop("ckpt_path", None)
     trainer, module = make_trainer(root, **changes), module or TinyNet()
@@ -145,7 +151,9 @@ def fitted(root: Path | str, *, module: TinyNet | None = None, data: ToyData | N
     return trainer, module
 
 
-def reference_fedavg(rounds: int, local_epochs: int, seed: int, sizes: dict[str, int] = SIZES) -> dict[str, Tensor]:
+def reference_fedavg(
+    rounds: int, local_epochs: int, seed: int, sizes: dict[str, int] = SIZES
+) -> dict[str, Tensor]:
     """The same training in plain PyTorch, without anything from fedsynth.federated."""
     model = TinyNet()
     loaders = make_loaders(sizes)
@@ -184,7 +192,9 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 class StopAt(Callback):
     """Raise, or kill the process, at one batch or hook of one round."""
 
-    def __init__(self, where: str, round_: int, client: str | None = None, batch: int = 0, kill: bool = False) -> None:
+    def __init__(
+        self, where: str, round_: int, client: str | None = None, batch: int = 0, kill: bool = False
+    ) -> None:
         self.where, self.round, self.client, self.batch, self.kill = where, round_, client, batch, kill
         self.current: str | None = None
 
@@ -226,10 +236,16 @@ def main() -> None:
     torch.set_num_threads(1)
     out = Path(options.out)
     sizes = dict(list(SIZES.items())[: options.clients])
-    saving: dict = {"every_n_train_steps": options.every_n_steps} if options.every_n_steps else {"save_top_k": -1}
-    callbacks: list[Callback] = [ModelCheckpoint(dirpath=out / "ckpt", filename="{step}", save_last=True, **saving)]
+    saving: dict = (
+        {"every_n_train_steps": options.every_n_steps} if options.every_n_steps else {"save_top_k": -1}
+    )
+    callbacks: list[Callback] = [
+        ModelCheckpoint(dirpath=out / "ckpt", filename="{step}", save_last=True, **saving)
+    ]
     if options.kill_at:
-        callbacks.append(StopAt("train_batch", options.kill_at[0], batch=options.kill_at[1], client="d", kill=True))
+        callbacks.append(
+            StopAt("train_batch", options.kill_at[0], batch=options.kill_at[1], client="d", kill=True)
+        )
     if options.fail_client:
         callbacks.append(StopAt("train_batch", 0, client=options.fail_client))
     changes: dict = {"devices": options.devices, "max_epochs": options.rounds, "callbacks": callbacks}
@@ -237,9 +253,7 @@ def main() -> None:
         changes["strategy"] = ClientShardedStrategy(process_group_backend="gloo")
     changes["enable_checkpointing"] = True
     module = SyncedNet() if options.sync_dist else TinyNet()
-    trainer, module = fitted(
-        out, module=module, data=ToyData(sizes), ckpt_path=options.ckpt, **changes
-    )
+    trainer, module = fitted(out, module=module, data=ToyData(sizes), ckpt_path=options.ckpt, **changes)
     torch.save(
         {
             "state": module.state_dict(),

@@ -68,7 +68,7 @@ def test_parameter_count_equals_that_of_the_layers():
     expected = (
         (128 * width + width)  # time
         + 3 * width  # classes and null
-        + (width * blocks * width + blocks * width)  # conditions of all blocks
+        + square  # condition, shared by the blocks
         + (64 * width + width)
         + blocks * (2 * width + 2 * square)
         + 2 * width

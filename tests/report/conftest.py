@@ -292,6 +292,12 @@ class FakeLab:
         }
 
 
+@pytest.fixture(scope="session")
+def make_lab() -> type[FakeLab]:
+    """For fixtures that outlive a test: ``make_lab(log_dir)``."""
+    return FakeLab
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> FakeLab:
     """An empty log directory that fake runs are written to."""

@@ -225,7 +225,8 @@ def released_summary_attack(
     Raises:
         EvaluationError: Bad inputs, or no cell with two records.
     """
-    # fidelity: summary-attack-split, summary-attack-score
+    # fidelity: summary-attack-split
+    # fidelity: summary-attack-score
     _check_settings(releases, clip_radius, num_repetitions)
     records = _check_records(latents, labels, clients, reference, "the attack's")
     cells = records.clients * len(reference.means) + records.labels

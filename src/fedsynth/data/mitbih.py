@@ -24,7 +24,7 @@ SAME_PERSON = (
 )  # records of one person, kept in one split and client  # fidelity: same-person-records
 BEAT_SYMBOLS = frozenset("NLRBAaJSVrFejnE/fQ?")  # PhysioBank annotation codes that mark a beat
 NORMAL_SYMBOLS = {
-    "n_vs_rest": frozenset("N"),  # fidelity: beat-labels
+    "n_vs_rest": frozenset("N"),  # fidelity: normal-beat-symbols
     "aami": frozenset("NLRej"),  # the AAMI EC57 class N
 }
 LabelRule = Literal["n_vs_rest", "aami"]

@@ -1,8 +1,8 @@
 """Deterministic DDIM sampling (Song et al. 2021), FedDP-PALD Eq. (29).
 
-Timesteps come from diffusers. The update is our own: it costs a tenth of ``DDIMScheduler.step`` and looks the
-previous timestep up in the list of timesteps, where diffusers computes it as t - T // num_steps, which misses
-when the spacing is uneven (huggingface/diffusers#12633).
+Timesteps come from diffusers. The update is our own: it costs a quarter of ``DDIMScheduler.step`` and looks
+the previous timestep up in the list of timesteps, where diffusers computes it as t - T // num_steps, which
+misses when the spacing is uneven (huggingface/diffusers#12633).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def exponential_moving_average(model: nn.Module, decay: float) -> AveragedModel:
     Raises:
         DiffusionInputError: If the decay is outside [0, 1).
     """
-    # fidelity: diffusion-ema
+    # fidelity: diffusion-training
     if not 0 <= decay < 1:
         raise DiffusionInputError(f"decay must be in [0, 1), got {decay}. Typical: 0.999.")
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ class DiffusionInputError(FedSynthError, ValueError):
     """A schedule, tensor or setting that diffusion cannot work with."""
 
 
+@runtime_checkable
 class Denoiser(Protocol):
     """Predicts noise: ``denoiser(x_t, timestep, label)``, one label meaning "no class"."""
 

@@ -73,7 +73,7 @@ def linear_schedule(
     Raises:
         DiffusionInputError: If a beta lies outside (0, 1) or signal is left at the end.
     """
-    # fidelity: noise-schedule
+    # fidelity: diffusion-schedule
     _check_num_timesteps(num_timesteps)
     if not 0 < beta_start <= beta_end < 1:
         raise DiffusionInputError(

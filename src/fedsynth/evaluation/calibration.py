@@ -48,6 +48,7 @@ def expected_calibration_error(probability: Vector, target: Vector, num_bins: in
     """
     check_num_bins(num_bins)
     values, labels = check_scores(probability, target, is_probability=True, name="probability")
+    # fidelity: ece-bins
     excess = values.new_zeros(num_bins).index_add_(0, calibration_bins(values, num_bins), values - labels)
     return float(excess.abs().sum() / len(values))
 

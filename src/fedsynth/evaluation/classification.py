@@ -18,6 +18,8 @@ The one exception is mcc, which by convention is 0 when a row or column of the c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -29,6 +31,8 @@ from fedsynth.evaluation.ranking import (
     average_precision_from_counts,
     count_by_score,
 )
+
+Criterion = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 #: Probabilities are kept this far from 0 and 1 in the log-likelihood, which is thereby at most 27.6 nats a
 #: record.
@@ -131,18 +135,18 @@ def classification_metrics(
     }
 
 
-def _best_threshold(probability: Vector, target: Vector, metric: str) -> float:
-    """The largest observed probability at which `metric` is highest."""
+def _best_threshold(probability: Vector, target: Vector, name: str, criterion: Criterion) -> float:
+    """The largest observed probability with the highest criterion(fp, tp, negatives, positives)."""
     values, labels = check_scores(probability, target, is_probability=True, name="probability")
     if not 0 < int(labels.sum()) < len(labels):
         raise EvaluationError(
-            f"a {metric} threshold needs both classes, got {int(labels.sum())} positives among {len(labels)} "
+            f"a {name} threshold needs both classes, got {int(labels.sum())} positives among {len(labels)} "
             "validation records. Use a larger validation set or another split."
         )
     thresholds = values.unique(sorted=True).flip(0)
     counts = count_by_score(values, labels, torch.ones_like(values).unsqueeze(0))
-    tp, fp = counts.positive[0].cumsum(0), counts.negative[0].cumsum(0)
-    score = confusion_metrics(counts.negative.sum() - fp, fp, counts.positive.sum() - tp, tp)[metric]
+    positive, negative = counts.positive[0], counts.negative[0]
+    score = criterion(negative.cumsum(0), positive.cumsum(0), negative.sum(), positive.sum())
     # argmax returns an unspecified one of several maxima; the first is the largest threshold.
     return float(thresholds[(score == score.max()).nonzero()[0, 0]])
 
@@ -151,15 +155,19 @@ def balanced_accuracy_threshold(probability: Vector, target: Vector) -> float:
     """The threshold with the highest balanced accuracy (Youden's J); for validation records.
 
     Candidates are the observed probabilities; among ties the largest wins, i.e. the fewest predicted
-    positives.
+    positives. Ties are exact: whole numbers are compared, not rounded ratios.
 
     Raises:
         EvaluationError: Bad inputs or only one class.
     """
     # fidelity: threshold-criterion
-    return _best_threshold(probability, target, "balanced_accuracy")
+    # tp/P + tn/N times P N, whole numbers.
+    return _best_threshold(
+        probability, target, "balanced accuracy", lambda fp, tp, n, p: tp * n + (n - fp) * p
+    )
 
 
 def f1_threshold(probability: Vector, target: Vector) -> float:
     """The threshold with the highest F1; candidates, ties and errors as for `balanced_accuracy_threshold`."""
-    return _best_threshold(probability, target, "f1")
+    # One correctly rounded division: equal ratios are equal floats.
+    return _best_threshold(probability, target, "F1", lambda fp, tp, n, p: 2 * tp / (tp + fp + p))

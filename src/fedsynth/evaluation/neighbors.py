@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedsynth.evaluation.checks import EvaluationError, PointSet, check_points, check_same_space
 
-#: Elements of one block of the pairwise matrix (8 or 16 MB): the only quadratic storage there is.
-CHUNK_ELEMENTS = 1 << 21
+#: Elements of one block of the pairwise matrix (4 or 8 MB, about a cache): the only quadratic storage.
+CHUNK_ELEMENTS = 1 << 20
 #: Candidates beyond k that are refined at each precision before the next one is tried.
 _EXTRA_CANDIDATES = {torch.float32: 3, torch.float64: 13}
 

@@ -100,7 +100,7 @@ def sample_cohort(num_clients: int, participation: float, seed: int, round: int)
 
 def round_half_even(value: float) -> int:
     """Python's ``round``, under a name that does not clash with a communication round."""
-    return int(round(value))
+    return round(value)
 
 
 @contextmanager

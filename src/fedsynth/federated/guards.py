@@ -37,8 +37,8 @@ def refuse_unsupported(trainer: Any, federation: Federation) -> None:
     if trainer.val_check_interval != 1.0 or trainer.check_val_every_n_epoch is None:
         raise ConfigError(
             "trainer.val_check_interval must be 1.0 with check_val_every_n_epoch set, got "
-            f"{trainer.val_check_interval!r} and {trainer.check_val_every_n_epoch!r}: there is no global model to "
-            "validate within a round. Use check_val_every_n_epoch to validate every n-th round."
+            f"{trainer.val_check_interval!r} and {trainer.check_val_every_n_epoch!r}: within a round there "
+            "is no global model to validate. Use check_val_every_n_epoch to validate every n-th round."
         )
     for callback in trainer.callbacks:
         for kind, reason in REFUSED_CALLBACKS.items():
@@ -63,7 +63,7 @@ def _refuse_dead_locks(trainer: Any) -> None:
     if not isinstance(trainer.strategy, ClientShardedStrategy):
         raise ConfigError(
             f"{trainer.world_size} processes need trainer.strategy = fedsynth.federated.sharding."
-            f"ClientShardedStrategy, got {type(trainer.strategy).__name__}: processes share out clients, not batches."
+            f"ClientShardedStrategy, got {type(trainer.strategy).__name__}: they share clients, not batches."
         )
     for callback in trainer.callbacks:
         by_step = isinstance(callback, ModelCheckpoint) and (
@@ -74,6 +74,6 @@ def _refuse_dead_locks(trainer: Any) -> None:
         if by_step or isinstance(callback, OnExceptionCheckpoint):
             raise ConfigError(
                 f"{type(callback).__name__} would save in the middle of a round, where the "
-                f"{trainer.world_size} processes are at different clients and would wait for each other forever. "
-                "Use every_n_epochs; the last finished round is never lost."
+                f"{trainer.world_size} processes are at different clients and would wait for each other "
+                "forever. Use every_n_epochs; the last finished round is never lost."
             )

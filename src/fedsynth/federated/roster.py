@@ -46,8 +46,8 @@ class Roster:
         iterables = combined.iterables
         if combined._mode != "sequential" or not isinstance(iterables, Mapping) or not iterables:
             raise ConfigError(
-                "train_dataloader() must return CombinedLoader({client: loader, ...}, mode='sequential'), got "
-                f"mode {combined._mode!r} over {type(iterables).__name__}. It comes from the data module."
+                "train_dataloader() must return CombinedLoader({client: loader, ...}, mode='sequential'), "
+                f"got mode {combined._mode!r} over {type(iterables).__name__}. It comes from the data module."
             )
         if num_clients is not None and len(iterables) != num_clients:
             raise ConfigError(

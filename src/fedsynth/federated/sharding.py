@@ -1,4 +1,4 @@
-"""Clients spread over processes: each rank trains some clients of a round, every rank aggregates all of them."""
+"""Clients spread over processes: each rank trains some clients of a round, all ranks aggregate them all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsynth.federated.client import ClientId, ClientUpdate, canonical_order
 def assign_clients(costs: Mapping[ClientId, float], num_ranks: int) -> tuple[tuple[ClientId, ...], ...]:
     """Longest processing time first: costly clients first, each to the least loaded rank (Graham, 1969).
 
-    The longest rank takes at most 4/3 − 1/(3·ranks) times the optimum. Ties fall to the lower rank and the
+    The longest rank takes at most 4/3 - 1/(3·ranks) times the optimum. Ties fall to the lower rank and the
     canonically first client, so every rank computes the same assignment. Ranks beyond the number of clients
     get none.
 
@@ -54,7 +54,7 @@ class ClientShardedStrategy(DDPStrategy):
                     torch.distributed.broadcast(tensor, src=0)
 
     def setup(self, trainer: Any) -> None:
-        """As DDP, and keep torchmetrics from gathering: ranks compute them at different times, or on equal data."""
+        """As DDP, and keep torchmetrics from gathering: each rank computes on its client or on all data."""
         super().setup(trainer)
         assert self.model is not None
         for module in self.model.modules():

@@ -60,16 +60,16 @@ def average_states(states: Sequence[Mapping[str, Tensor]], weights: Sequence[flo
     clients were scheduled. Parameters and floating buffers (BatchNorm running mean and variance) are
     averaged with the same weights; integer and boolean buffers (``num_batches_tracked``) take the maximum.
     The averaged running variance leaves out the variance between the clients' running means.
-    # fidelity: batchnorm-buffers
 
     A single state is returned as it is, so one client equals plain training bit for bit.
 
     Raises:
-        ConfigError: If there is no state, the lengths or the names differ, or the weights are negative or sum to 0.
+        ConfigError: If there is no state, lengths or names differ, or weights are negative or sum to 0.
     """
+    # fidelity: batchnorm-buffers
     if not states or len(states) != len(weights):
         raise ConfigError(
-            f"Averaging needs one weight per client state, got {len(states)} states and {len(weights)} weights."
+            f"Averaging needs one weight per client, got {len(states)} states and {len(weights)} weights."
         )
     total = float(sum(weights))
     if min(weights) < 0 or not 0 < total < float("inf"):

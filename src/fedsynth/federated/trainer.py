@@ -19,11 +19,10 @@ class FederatedTrainer(lightning.Trainer):
     """``lightning.Trainer`` with rounds for epochs: ``max_epochs`` counts rounds.
 
     The module is an ordinary LightningModule; ``train_dataloader()`` returns
-    ``CombinedLoader({client: loader}, mode="sequential")``. Callbacks and the module may define
-    ``on_client_start(client)``, ``on_client_end(update)``, ``on_before_aggregate(updates)`` and
-    ``on_after_aggregate(updates)`` (callbacks get trainer and module first). Batch limits and gradient accumulation
-    act within one client's local epoch; per-step LR schedules restart with every client, per-epoch ones step once
-    a round; ``max_steps``, ``max_time`` and early stopping act at the end of a round.
+    ``CombinedLoader({client: loader}, mode="sequential")``. Callbacks and the module may define the hooks of
+    :mod:`fedsynth.federated.hooks`. Batch limits and gradient accumulation act within one client's
+    local epoch; per-step LR schedules restart with every client, per-epoch ones step once a round;
+    ``max_steps``, ``max_time`` and early stopping act at the end of a round.
 
     Does not support: more than one process without ``ClientShardedStrategy``, validation within a round,
     weight averaging callbacks, learning rate or batch size finders.
@@ -40,10 +39,10 @@ class FederatedTrainer(lightning.Trainer):
         kwargs.setdefault("use_distributed_sampler", False)
         if kwargs["use_distributed_sampler"]:
             raise ConfigError(
-                "trainer.use_distributed_sampler must be false: processes share out clients, never one client's "
-                "records. Remove the key."
+                "trainer.use_distributed_sampler must be false: processes share out clients, never "
+                "the records of one. Remove the key."
             )
-        if kwargs.get("enable_progress_bar") is None and not kwargs.get("barebones"):
+        if kwargs.get("enable_progress_bar") is not False and not kwargs.get("barebones"):
             kwargs["callbacks"] = _with_progress_bar(kwargs.get("callbacks"))
         super().__init__(**kwargs)
         self.federation = federation

@@ -31,8 +31,8 @@ def sinusoidal_embedding(timestep: Int[Tensor, " b"], dim: int) -> Float[Tensor,
 class LatentDenoiser(nn.Module):
     """Residual multilayer perceptron predicting the noise ε in a noisy latent, conditioned on time and class.
 
-    Each block adds W_2 SiLU(W_1 LayerNorm(x) + condition) to its input. The last layer starts at zero, so an
-    untrained network predicts ε = 0, with loss 1 a dimension.
+    Each block adds W_2 SiLU(W_1 (LayerNorm(x) + condition)) to its input; all share the condition. The last
+    layer starts at zero, so an untrained network predicts ε = 0, with loss 1 a dimension.
 
     Args:
         dim: Length of a latent.
@@ -56,12 +56,12 @@ class LatentDenoiser(nn.Module):
             raise ModelInputError(
                 f"time_embedding_dim must be even and at least 2, got {time_embedding_dim}."
             )
-        self.dim, self.num_classes, self.num_blocks = dim, num_classes, num_blocks
+        self.dim, self.num_classes = dim, num_classes
         self.null_label = num_classes
         self.time_embedding_dim = time_embedding_dim
         self.time_layer = nn.Linear(time_embedding_dim, width)
         self.class_embedding = nn.Embedding(num_classes + 1, width)
-        self.condition = nn.Sequential(nn.SiLU(), nn.Linear(width, num_blocks * width))
+        self.condition = nn.Sequential(nn.SiLU(), nn.Linear(width, width))
         self.input_layer = nn.Linear(dim, width)
         self.blocks = nn.ModuleList(_ResidualBlock(width) for _ in range(num_blocks))
         self.output_layer = nn.Sequential(nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, dim))
@@ -87,18 +87,18 @@ class LatentDenoiser(nn.Module):
         require_indices("label", label, self.num_classes + 1)
         if timestep.ndim:
             require_shape("timestep", timestep, len(x))
-            conditions = self._conditions(timestep, label)
+            condition = self._condition(timestep, label)
         else:  # one time for all rows: compute the condition once a class
             classes = torch.arange(self.num_classes + 1, device=x.device)
-            conditions = self._conditions(timestep.expand(len(classes)), classes)[label]
+            condition = self._condition(timestep.expand(len(classes)), classes)[label]
         hidden = self.input_layer(x)
-        for block, condition in zip(self.blocks, conditions.chunk(self.num_blocks, dim=-1), strict=True):
+        for block in self.blocks:
             hidden = block(hidden, condition)
         return self.output_layer(hidden)
 
-    def _conditions(self, timestep: Int[Tensor, " n"], label: Int[Tensor, " n"]) -> Float[Tensor, "n _"]:
+    def _condition(self, timestep: Int[Tensor, " n"], label: Int[Tensor, " n"]) -> Float[Tensor, "n w"]:
         time = sinusoidal_embedding(timestep, self.time_embedding_dim).to(self.time_layer.weight.dtype)
-        return self.condition(self.time_layer(time) + self.class_embedding(label))  # [n, blocks * width]
+        return self.condition(self.time_layer(time) + self.class_embedding(label))
 
 
 class _ResidualBlock(nn.Module):
@@ -109,4 +109,4 @@ class _ResidualBlock(nn.Module):
         self.project = nn.Linear(width, width)
 
     def forward(self, x: Float[Tensor, "b w"], condition: Float[Tensor, "b w"]) -> Float[Tensor, "b w"]:
-        return x + self.project(nn.functional.silu(self.expand(self.norm(x)) + condition))
+        return x + self.project(nn.functional.silu(self.expand(self.norm(x) + condition)))

@@ -1,1 +1,1 @@
-"""How stages are run: planned, keyed, cached, committed. Knows no paper, and imports neither torch nor Lightning."""
+"""How stages are run: planned, keyed, stored. Knows no paper; needs neither torch nor Lightning."""

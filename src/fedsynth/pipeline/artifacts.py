@@ -1,11 +1,12 @@
 """The store of artifacts: one folder per key, committed by one rename, checked by digest when read.
 
-Layout: ``<root>/<stage>/<key12>/{manifest.json, …}`` once committed; ``<key12>.partial/`` while it is being made
-(its checkpoints let a killed run go on); ``<key12>.lock`` so that two runs never make one artifact at a time.
+Layout: ``<root>/<stage>/<key12>/{manifest.json, …}`` once committed; ``<key12>.partial/`` while it is being
+made (its checkpoints let a killed run go on); ``<key12>.lock`` so that no two runs make one at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -52,7 +53,9 @@ class Artifact:
         """
         if name not in self.manifest["files"]:
             held = ", ".join(self.manifest["files"])
-            raise ArtifactError(f"artifact {self.stage} {self.key[:12]} has no file {name!r}; it holds {held}.")
+            raise ArtifactError(
+                f"artifact {self.stage} {self.key[:12]} has no file {name!r}; it holds {held}."
+            )
         return self.path / name
 
     def load(self, name: str) -> dict[str, Any]:
@@ -101,38 +104,43 @@ class ArtifactStore:
         aside = folder.with_name(f"{folder.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         try:
             folder.rename(aside)
+        except FileNotFoundError:
+            return None  # Another run was faster.
         except OSError as error:
-            raise ArtifactError(f"{folder} is damaged ({problem}) and cannot be moved aside: {error}.") from error
+            raise ArtifactError(
+                f"{folder} is damaged ({problem}) and cannot be moved aside: {error}."
+            ) from error
         log.warning("%s is damaged (%s): moved to %s, will be computed again.", folder, problem, aside.name)
         return None
 
     @contextmanager
     def lock(self, stage: str, key: str) -> Iterator[None]:
-        """Hold the right to make this artifact. Waits for another run; a killed run's lock is free at once."""
+        """Hold the right to make this artifact. Waits for another run; a killed run's lock is free."""
         path = self.folder(stage, key).with_suffix(".lock")
-        with _explained(path):
+        with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("w")
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.warning("Another run is computing %s %s; waiting for it.", stage, key[:12])
-                fcntl.flock(file, fcntl.LOCK_EX)
+            with explained(path):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    log.warning("Another run is computing %s %s; waiting for it.", stage, key[:12])
+                    fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def scratch(self, stage: str, key: str) -> Path:
         """The folder in which this artifact is made; survives a kill."""
         folder = self.folder(stage, key)
         path = folder.with_name(f"{folder.name}.partial")
-        with _explained(path):
+        with explained(path):
             path.mkdir(parents=True, exist_ok=True)
         return path
 
     def fresh_output(self, stage: str, key: str) -> Path:
         """An empty folder for the artifact's files: what a killed run left half-written is dropped."""
         output = self.scratch(stage, key) / "output"
-        with _explained(output):
+        with explained(output):
             shutil.rmtree(output, ignore_errors=True)
             output.mkdir()
         return output
@@ -141,8 +149,12 @@ class ArtifactStore:
         """Make the output folder an artifact: digests, manifest, then one atomic rename."""
         scratch = self.scratch(stage, key)
         output = scratch / "output"
+        if (output / MANIFEST).exists():
+            raise ArtifactError(
+                f"stages.{stage} wrote a file named {MANIFEST}; that name is taken, choose another."
+            )
         files = sorted(path for path in output.rglob("*") if path.is_file())
-        with _explained(output):
+        with explained(output):
             digests = {
                 str(path.relative_to(output)): {"sha256": file_digest(path), "bytes": path.stat().st_size}
                 for path in files
@@ -166,7 +178,7 @@ def _inspect(folder: Path, key: str, *, verify: bool) -> tuple[str, dict[str, An
             if verify and file_digest(path) != recorded["sha256"]:
                 return f"{name} does not match its digest", {}
         Sensitivity(manifest["sensitivity"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"unreadable manifest: {error!r}", {}
     return "", manifest
 
@@ -178,8 +190,16 @@ def _write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write failed for want of space; safetensors reports that in words only."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(
+        error
+    )
+
+
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failed write into an :class:`ArtifactError` that says what to do."""
     try:
         yield
     except OSError as error:

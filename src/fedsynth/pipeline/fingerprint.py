@@ -1,14 +1,15 @@
-"""Fingerprints of values and of code. Two artifacts share a key exactly when the same thing would be computed."""
+"""Fingerprints of values and of code. Two artifacts share a key exactly when they would hold the same."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,19 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@lru_cache(maxsize=None)
+@cache
 def code_digest(module: str) -> str:
-    """Digest of a module and of everything of fedsynth it imports, directly or not.
+    """Digest of a module and of everything it imports of fedsynth and of its own package, directly or not.
 
     Taken over the syntax trees without docstrings, so that comments, formatting and documentation leave it
     alone and every other edit changes it. Third-party versions are not part of it; manifests record them.
     """
     parts: dict[str, str] = {}
     waiting = [module]
+    own = ("fedsynth", module.split(".")[0])
     while waiting:
         name = waiting.pop()
-        if name in parts or name.startswith(NEUTRAL):
+        if name in parts or name.split(".")[0] not in own or _is_neutral(name):
             continue
         digest, imports = _read_module(name)
         if digest:
@@ -70,38 +72,57 @@ def code_digest(module: str) -> str:
     return fingerprint(parts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read_module(name: str) -> tuple[str, tuple[str, ...]]:
     path = _source(name)
     if path is None:
         return "", ()
     tree = ast.parse(path.read_bytes())
-    imports = tuple(sorted(_imports(tree)))
+    imports = tuple(sorted(_imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0])))
     return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest(), imports
 
 
 def _source(module: str) -> Path | None:
-    if not module.startswith("fedsynth"):
-        return None
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    return next((found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file()), None)
+    top, *rest = module.split(".")
+    if top == "fedsynth":
+        path = PACKAGE.joinpath(*rest)
+    else:
+        # Finding a top-level package imports nothing.
+        found = importlib.util.find_spec(top)
+        if found is None or not found.origin:
+            return None
+        path = Path(found.origin) if not rest else Path(found.origin).parent.joinpath(*rest)
+    places = (path, path.with_suffix(".py"), path / "__init__.py")
+    return next((place for place in places if place.is_file()), None)
 
 
-def _imports(tree: ast.AST) -> set[str]:
+def _is_neutral(name: str) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in NEUTRAL)
+
+
+def _imports(tree: ast.AST, package: str) -> set[str]:
+    """Full names of all that is imported; relative names are resolved against ``package``."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {name for name in names if name.startswith("fedsynth")}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names.add(module)
+            names.update(f"{module}.{alias.name}" for alias in node.names)
+    return names
 
 
 def _without_docstrings(tree: ast.AST) -> ast.AST:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 node.body = node.body[1:]
     return tree

@@ -6,7 +6,7 @@ anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from fedsynth.errors import ConfigError, PrivateInputError
 from fedsynth.pipeline.fingerprint import code_digest, fingerprint
 from fedsynth.pipeline.settings import build_settings, key_values, unknown_key
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, find_stage
+from fedsynth.pipeline.trainer import check_trainer
 
 RESERVED = ("stage", "inputs", "trainer", "as_auditor")
-# Trainer arguments that say where and how loudly, not what, is computed. Everything else enters the key, so that
-# a run cut short by fast_dev_run or limit_train_batches never passes for a full one.
+# Trainer arguments that say where and how loudly, not what, is computed. All others enter the key, so that a
+# run cut short by fast_dev_run or limit_train_batches never passes for a full one.
 PLACEMENT = (
     "accelerator", "devices", "num_nodes", "strategy", "sync_batchnorm", "num_threads", "benchmark",
     "enable_progress_bar", "enable_model_summary", "log_every_n_steps", "profiler", "use_distributed_sampler",
@@ -41,7 +42,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Source:
-    """What the planner needs of a data source: a digest, and whether records in it are private."""
+    """What the planner needs of a data source: a digest ('' until it is there), and whether it is private."""
 
     digest: str
     private: bool
@@ -57,12 +58,15 @@ def plan_stages(
     Args:
         stages: ``stages`` of the resolved config, by name.
         trainer: Hardware arguments; each stage's own ``trainer`` (its schedule) is laid over them.
-        sources: Data sources by name; a missing name leaves the keys that depend on it empty.
+        sources: Data sources by name. One without a digest leaves the keys that depend on it empty; one that
+            is not named here counts as private and not there.
 
     Raises:
         ConfigError: For an unknown kind, setting or input, or a cycle.
         PrivateInputError: If a server-side stage reads private records or a private artifact.
     """
+    check_trainer(trainer, "trainer")
+    _check_shapes(stages)
     planned: dict[str, PlannedStage] = {}
     for name in _order(stages):
         planned[name] = _plan_one(name, stages[name], trainer, sources, planned)
@@ -79,23 +83,30 @@ def _plan_one(
     path = f"stages.{name}"
     stage = find_stage(config["stage"], path)
     values = {key: value for key, value in config.items() if key not in RESERVED}
-    settings = build_settings(stage.settings, values, path)
+    settings: Any = build_settings(stage.settings, values, path)
     inputs = _inputs(config, stage, path)
     side = Side.AUDITOR if config.get("as_auditor") else stage.side
     marks = {role: planned[supplier].sensitivity for role, supplier in inputs.items()}
-    _check_boundary(name, stage, side, inputs, marks, sources)
-    # What an auditor computes from private inputs stays with the auditor.
-    sensitivity = stage.yields(settings, marks)
+    private_data = [source for source in stage.data if source not in sources or sources[source].private]
+    _check_boundary(name, side, inputs, marks, private_data)
+    everything_read = {**marks, **{f"data {source}": Sensitivity.PRIVATE for source in private_data}}
+    sensitivity = stage.yields(settings, everything_read)
+    # What an auditor computes from private inputs stays there, whatever the stage yields elsewhere.
+    if side is Side.AUDITOR and Sensitivity.PRIVATE in everything_read.values():
+        sensitivity = Sensitivity.PRIVATE
+    check_trainer(config.get("trainer") or {}, f"{path}.trainer")
     merged = {**trainer, **(config.get("trainer") or {})}
-    parts = {
+    parts: dict[str, Any] = {
         "kind": stage.kind,
         "code": code_digest(stage.runs.split(":")[0]),
         "settings": key_values(settings),
-        "trainer": {key: value for key, value in merged.items() if key not in PLACEMENT} if stage.trains else {},
+        "trainer": {key: value for key, value in merged.items() if key not in PLACEMENT}
+        if stage.trains
+        else {},
         "inputs": {role: planned[supplier].key for role, supplier in inputs.items()},
-        "data": {source: sources[source].digest for source in stage.data if source in sources},
+        "data": {source: sources[source].digest if source in sources else "" for source in stage.data},
     }
-    complete = all(parts["inputs"].values()) and all(source in sources for source in stage.data)
+    complete = all(parts["inputs"].values()) and all(parts["data"].values())
     key = fingerprint(parts) if complete else ""
     return PlannedStage(name, stage, settings, inputs, merged, side, sensitivity, key, parts)
 
@@ -115,36 +126,54 @@ def _inputs(config: Mapping[str, Any], stage: Stage, path: str) -> dict[str, str
 
 def _check_boundary(
     name: str,
-    stage: Stage,
     side: Side,
     inputs: Mapping[str, str],
     marks: Mapping[str, Sensitivity],
-    sources: Mapping[str, Source],
+    private_data: Sequence[str],
 ) -> None:
     if side is not Side.SERVER:
         return
     for role, mark in marks.items():
         if mark is Sensitivity.PRIVATE:
             raise PrivateInputError(
-                f"stages.{name} runs on the server but its input {role!r} comes from {inputs[role]!r}, which is "
-                "private. Feed it a released artifact, or set "
+                f"stages.{name} runs on the server but its input {role!r} comes from {inputs[role]!r}, "
+                "which is private. Feed it a released artifact, or set "
                 f"stages.{name}.as_auditor=true if it is a comparison that no server would run."
             )
-    for source in stage.data:
-        if source in sources and sources[source].private:
-            raise PrivateInputError(f"stages.{name} runs on the server but reads the private records of {source}.")
+    for source in private_data:
+        raise PrivateInputError(
+            f"stages.{name} runs on the server but reads the private records of {source}. Run it "
+            "on the clients (side=Side.CLIENT in its Stage), or set "
+            f"stages.{name}.as_auditor=true if no server would run it."
+        )
+
+
+def _check_shapes(stages: Mapping[str, Any]) -> None:
+    """The parts the pipeline itself reads have the form it relies on."""
+    for name, config in stages.items():
+        path = f"stages.{name}"
+        if not isinstance(config, Mapping) or not isinstance(config.get("stage"), str):
+            raise ConfigError(f"{path}.stage is missing: it names the kind of stage to run, got {config!r}.")
+        for part in ("inputs", "trainer"):
+            if not isinstance(config.get(part) or {}, Mapping):
+                raise ConfigError(
+                    f"{path}.{part} must be a mapping of names to values, got {config[part]!r}."
+                )
+        if not isinstance(config.get("as_auditor", False), bool):
+            raise ConfigError(f"{path}.as_auditor must be true or false, got {config['as_auditor']!r}.")
+        for role, supplier in (config.get("inputs") or {}).items():
+            key = f"{path}.inputs.{role}"
+            if supplier == "???":
+                raise ConfigError(f"{key} is missing: name the stage that supplies it, {key}=NAME.")
+            if supplier is not None and supplier not in list(stages):
+                hint = unknown_key("It", str(supplier), list(stages)).partition(". ")[2]
+                raise ConfigError(f"{key} must name a stage of this run, got {supplier!r}. {hint}")
 
 
 def _order(stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Topological order of the inputs; among equals, the order of the config."""
     done: list[str] = []
     waiting = list(stages)
-    for name in waiting:
-        if "stage" not in (stages[name] or {}):
-            raise ConfigError(f"stages.{name}.stage is missing: it names the kind of stage to run.")
-        for role, supplier in (stages[name].get("inputs") or {}).items():
-            if supplier is not None and supplier not in stages:
-                raise ConfigError(unknown_key(f"stages.{name}.inputs.{role}={supplier}", str(supplier), list(stages)))
     while waiting:
         ready = [name for name in waiting if _suppliers(stages[name]) <= set(done)]
         if not ready:
@@ -156,5 +185,3 @@ def _order(stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _suppliers(config: Mapping[str, Any]) -> set[str]:
     return {supplier for supplier in (config.get("inputs") or {}).values() if supplier is not None}
-
-

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
+
+from fedsynth.errors import FedSynthError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,9 @@ class Ranks:
     @classmethod
     def from_environment(cls) -> Ranks:
         """As torchrun says in RANK, WORLD_SIZE and LOCAL_RANK; a lone process if it says nothing."""
-        read = {name: int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1))}
+        read = {
+            name: int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1))
+        }
         return cls(read["RANK"], read["WORLD_SIZE"], int(os.environ.get("LOCAL_RANK", 0)))
 
     @property
@@ -27,7 +34,7 @@ class Ranks:
         return self.rank == 0
 
     def connect(self) -> None:
-        """Join the process group (gloo for CPU tensors, NCCL for CUDA ones). Lightning finds it and uses it."""
+        """Join the process group (gloo for CPU tensors, NCCL for CUDA ones). Lightning finds and uses it."""
         if self.world_size == 1:
             return
         import torch
@@ -53,3 +60,23 @@ class Ranks:
         box = [value]
         torch.distributed.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
+
+    def on_first(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on rank zero, on every rank; also a barrier.
+
+        Raises:
+            BaseException: On rank zero, what ``function`` raised.
+            FedSynthError: On the others, at the same place, so that none waits for a rank that has failed.
+        """
+        if self.world_size == 1:
+            return function()
+        value, failure = None, None
+        if self.is_first:
+            try:
+                value = function()
+            except BaseException as error:
+                failure = error
+        value, failed = self.broadcast((value, repr(failure) if failure else ""))
+        if failed:
+            raise failure or FedSynthError(f"rank zero failed: {failed}")
+        return value

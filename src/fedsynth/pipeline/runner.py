@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ArtifactError, ConfigError
-from fedsynth.pipeline.artifacts import Artifact, ArtifactStore
+from fedsynth.pipeline.artifacts import Artifact, ArtifactStore, is_disk_full
 from fedsynth.pipeline.fingerprint import canonical
 from fedsynth.pipeline.planner import PlannedStage
 from fedsynth.pipeline.ranks import Ranks
@@ -33,15 +34,27 @@ class Selection:
         """The selected stages.
 
         Raises:
-            ConfigError: If a name is not in the plan.
+            ConfigError: If a name is not in the plan, or the wishes contradict each other.
         """
         known = [planned.name for planned in plan]
-        for key, name in [*(("only", n) for n in self.only), ("from", self.start), *(("force", n) for n in self.force)]:
+        for key, name in [
+            *(("only", n) for n in self.only),
+            ("from", self.start),
+            *(("force", n) for n in self.force),
+        ]:
             if name is not None and name not in known:
                 raise ConfigError(f"{key} names no stage of this run: {name!r}. Stages: {', '.join(known)}.")
-        if self.only:
-            return set(self.only)
-        return downstream(plan, self.start) if self.start else set(known)
+        if self.only and self.start:
+            raise ConfigError(
+                f"only={list(self.only)} and from={self.start} cannot be combined. Give one of them."
+            )
+        selected = set(self.only) or (downstream(plan, self.start) if self.start else set(known))
+        left_out = [name for name in self.force if name not in selected]
+        if left_out:
+            raise ConfigError(
+                f"force names stages that only or from leaves out: {', '.join(left_out)}. Select them too."
+            )
+        return selected
 
 
 @dataclass
@@ -64,28 +77,37 @@ class Runner:
     sources: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, plan: Sequence[PlannedStage], selection: Selection) -> dict[str, dict[str, Any]]:
-        """Every selected stage's artifact: {name: {"artifact", "status", "seconds"}}.
+        """Every selected stage's artifact, and those of the others that are stored.
+
+        Returns:
+            ``{name: {"artifact", "status", "seconds"}}``.
 
         Raises:
-            ArtifactError: If an input of a selected stage is neither stored nor selected.
+            ArtifactError: Before anything is computed, if an input of a selected stage is neither stored nor
+                selected; later, if the store cannot be written.
         """
         selected = selection.names(plan)
+        self.ranks.on_first(lambda: self._check_inputs(plan, selected, selection.force))
         done: dict[str, dict[str, Any]] = {}
         for planned in plan:
             forced = planned.name in selection.force
             if planned.name in selected:
                 done[planned.name] = self._obtain(planned, done, forced=forced)
-            elif found := self._find_shared(planned):
+            elif found := self.ranks.on_first(partial(self._find_unselected, planned)):
                 done[planned.name] = {"artifact": found, "status": "cached", "seconds": 0.0}
         return done
 
     def _obtain(self, planned: PlannedStage, done: Mapping[str, Any], *, forced: bool) -> dict[str, Any]:
         with ExitStack() as stack:
-            if self.ranks.is_first:
+
+            def begin() -> Artifact | None:
                 stack.enter_context(self.store.lock(planned.name, planned.key))
                 if forced:
                     self._discard(planned)
-            found = self._find_shared(planned)
+                return self.store.find(planned.name, planned.key)
+
+            # Rank zero holds the lock and looks; the others must take the same branch.
+            found = self.ranks.on_first(begin)
             if found:
                 self.announce(planned, "cached", 0.0)
                 return {"artifact": found, "status": "cached", "seconds": 0.0}
@@ -96,32 +118,34 @@ class Runner:
         self.announce(planned, "computed", seconds)
         return {"artifact": artifact, "status": "computed", "seconds": seconds}
 
-    def _find_shared(self, planned: PlannedStage) -> Artifact | None:
-        """What rank zero finds; the other ranks must take the same branch."""
-        found = self.store.find(planned.name, planned.key) if self.ranks.is_first else None
-        return self.ranks.broadcast(found)
+    def _find_unselected(self, planned: PlannedStage) -> Artifact | None:
+        if not self.store.folder(planned.name, planned.key).exists():
+            return None
+        # Under the lock: looking may set a damaged artifact aside, which must not hit another run's new one.
+        with self.store.lock(planned.name, planned.key):
+            return self.store.find(planned.name, planned.key)
 
     def _discard(self, planned: PlannedStage) -> None:
         shutil.rmtree(self.store.folder(planned.name, planned.key), ignore_errors=True)
         shutil.rmtree(self.store.scratch(planned.name, planned.key), ignore_errors=True)
 
+    def _check_inputs(self, plan: Sequence[PlannedStage], selected: set[str], forced: Sequence[str]) -> None:
+        stored = {p.name for p in plan if self.store.find(p.name, p.key, verify=False)}
+        for planned in plan:
+            if planned.name in selected and (planned.name in forced or planned.name not in stored):
+                for supplier in planned.inputs.values():
+                    if supplier not in selected | stored:
+                        raise _missing_input(planned.name, supplier)
+
     def _inputs(self, planned: PlannedStage, done: Mapping[str, Any]) -> dict[str, Artifact]:
-        inputs = {}
-        for role, supplier in planned.inputs.items():
+        for supplier in planned.inputs.values():
             if supplier not in done:
-                raise ArtifactError(
-                    f"stages.{planned.name} needs {supplier!r}, which is not stored and not selected. "
-                    f"Run without only/from, or add {supplier} to only=[…]."
-                )
-            inputs[role] = done[supplier]["artifact"]
-        return inputs
+                raise _missing_input(planned.name, supplier)
+        return {role: done[supplier]["artifact"] for role, supplier in planned.inputs.items()}
 
     def _compute(self, planned: PlannedStage, inputs: Mapping[str, Artifact], start: float) -> Artifact:
-        scratch = self.store.scratch(planned.name, planned.key)
-        if self.ranks.is_first:
-            output = self.store.fresh_output(planned.name, planned.key)
-        self.ranks.broadcast(None)
-        output = scratch / "output"
+        output = self.ranks.on_first(lambda: self.store.fresh_output(planned.name, planned.key))
+        scratch = output.parent
         context = StageContext(
             name=planned.name,
             key=planned.key,
@@ -133,24 +157,26 @@ class Runner:
             rank=self.ranks.rank,
             world_size=self.ranks.world_size if planned.stage.trains else 1,
         )
-        failure: BaseException | None = None
-        outcome = Outcome()
-        if planned.stage.trains or self.ranks.is_first:
+
+        def call() -> Outcome:
             try:
-                outcome = planned.stage.load()(planned.settings, inputs, context)
-            except BaseException as error:
-                if self.ranks.world_size == 1 or planned.stage.trains:
+                return planned.stage.load()(planned.settings, inputs, context)
+            except Exception as error:
+                if not is_disk_full(error):
                     raise
-                failure = error
-        # A computed stage that failed on rank zero must not leave the others waiting for ever.
-        failed = self.ranks.broadcast(repr(failure) if failure else "")
-        if failed:
-            raise failure or ArtifactError(f"stages.{planned.name} failed on rank zero: {failed}")
-        artifact = None
-        if self.ranks.is_first:
+                raise ArtifactError(
+                    f"stages.{planned.name} could not write to {scratch}: the disk is full. "
+                    "Free some space or set LOG_DIR (paths.log_dir) elsewhere; finished stages are kept, the "
+                    "same command goes on from there."
+                ) from error
+
+        def commit() -> Artifact:
             manifest = self._manifest(planned, inputs, outcome, time.perf_counter() - start)
-            artifact = self.store.commit(planned.name, planned.key, manifest)
-        return self.ranks.broadcast(artifact)
+            return self.store.commit(planned.name, planned.key, manifest)
+
+        # Every process takes part in training, which has barriers of its own.
+        outcome = call() if planned.stage.trains else self.ranks.on_first(call)
+        return self.ranks.on_first(commit)
 
     def _manifest(
         self, planned: PlannedStage, inputs: Mapping[str, Artifact], outcome: Outcome, seconds: float
@@ -173,6 +199,13 @@ class Runner:
             "seconds": round(seconds, 3),
             **described,
         }
+
+
+def _missing_input(name: str, supplier: str) -> ArtifactError:
+    return ArtifactError(
+        f"stages.{name} needs {supplier!r}, which is not stored and not selected. "
+        f"Run without only/from, or add {supplier} to only=[…]."
+    )
 
 
 def downstream(plan: Sequence[PlannedStage], start: str) -> set[str]:

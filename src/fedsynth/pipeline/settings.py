@@ -1,4 +1,4 @@
-"""Stage settings: frozen dataclasses whose fields carry their own bounds, checked before anything is computed.
+"""Stage settings: frozen dataclasses whose fields carry their own bounds, checked before anything runs.
 
 Defaults live in ``configs/`` only; a field that a config leaves out is an error, not a hidden default.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -50,28 +51,37 @@ def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str)
     Args:
         settings_type: A frozen dataclass whose fields were made with :func:`setting`.
         values: The resolved config values of the stage.
-        path: The config path of the stage, for messages, e.g. ``stages.release``.
+        path: The config path of the stage, for messages, e.g. ``stages.release``; may be empty.
 
     Raises:
         ConfigError: For an unknown or missing key, a wrong type, or a value out of bounds.
     """
     known = {field.name: field for field in dataclasses.fields(settings_type)}  # type: ignore[arg-type]
+    prefix = f"{path}." if path else ""
     for name in values:
         if name not in known:
-            raise ConfigError(unknown_key(f"{path}.{name}", name, known))
+            raise ConfigError(unknown_key(f"{prefix}{name}", str(name), known))
     for name in known:
         if name not in values or values[name] == "???":
-            raise ConfigError(f"{path}.{name} is missing. Give it in the stage's config file or as {path}.{name}=…")
+            key = f"{prefix}{name}"
+            raise ConfigError(f"{key} is missing. Give it in a config file or as {key}=…", key=key)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create(dict(values)))
         built = OmegaConf.to_object(merged)
     except (ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException) as error:
         key = getattr(error, "full_key", "") or ""
-        first_line = str(error).splitlines()[0]
-        wanted = known[key.split("[")[0]].type if key.split("[")[0] in known else "?"
-        raise ConfigError(f"{path}.{key} has the wrong type: {first_line} (wanted {wanted}).", key=f"{path}.{key}") from error
+        name = re.split(r"[.\[]", key)[0]
+        first_line = str(error).splitlines()[0].rstrip(".")
+        wanted, remedy = (
+            ("?", "") if name not in known else (known[name].type, known[name].metadata["remedy"])
+        )
+        wanted = wanted.__name__ if isinstance(wanted, type) else wanted
+        message = (
+            f"{prefix}{key} has the wrong type: {first_line} (wanted {wanted}, got {values.get(name)!r})."
+        )
+        raise ConfigError(f"{message} {remedy}".rstrip(), key=f"{prefix}{name}") from error
     for field in known.values():
-        _check_field(field, getattr(built, field.name), f"{path}.{field.name}")
+        _check_field(field, getattr(built, field.name), f"{prefix}{field.name}")
     check = getattr(built, "check", None)
     if check is not None:
         check(path)
@@ -117,4 +127,6 @@ def _violated(rules: Mapping[str, Any], value: Any) -> str:
 def key_values(settings: Any) -> dict[str, Any]:
     """The settings that decide a result, i.e. those that enter the artifact's key."""
     fields = dataclasses.fields(settings)
-    return {field.name: getattr(settings, field.name) for field in fields if field.metadata.get("in_key", True)}
+    return {
+        field.name: getattr(settings, field.name) for field in fields if field.metadata.get("in_key", True)
+    }

@@ -1,11 +1,11 @@
-"""What a stage is: its settings, its side of the privacy boundary, its inputs, and the function that runs it."""
+"""What a stage is: its settings, its side of the privacy boundary, its inputs, the function that runs it."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedsynth.pipeline.artifacts import Artifact
 
 
-class Side(str, Enum):
+class Side(StrEnum):
     """Who runs a stage. An auditor may read everything; nothing it yields goes back to a server."""
 
     CLIENT = "client"
@@ -25,7 +25,7 @@ class Side(str, Enum):
     AUDITOR = "auditor"
 
 
-class Sensitivity(str, Enum):
+class Sensitivity(StrEnum):
     """What an artifact depends on.
 
     PRIVATE: on records, without protection. RELEASED: left the clients, by a mechanism in the ledger or
@@ -143,7 +143,7 @@ class Stage:
 
 
 def find_stage(kind: str, key: str) -> Stage:
-    """The stage of this kind: a folder of ``fedsynth.stages``, or any ``package.module`` that defines ``STAGE``.
+    """The stage of this kind: a folder of ``fedsynth.stages``, or a ``package.module`` with a ``STAGE``.
 
     Raises:
         ConfigError: If there is none; the message lists those there are.
@@ -151,7 +151,15 @@ def find_stage(kind: str, key: str) -> Stage:
     module = kind if "." in kind else f"fedsynth.stages.{kind}.spec"
     try:
         return importlib.import_module(module).STAGE
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
+        missing = getattr(error, "name", None) or module
+        # The stage is there, but something it imports is not installed: that is another fault.
+        if isinstance(error, ModuleNotFoundError) and not f"{module}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{key}.stage={kind} cannot be loaded: {error}. Install that package."
+            ) from error
         folder = Path(__file__).parent.parent / "stages"
         known = ", ".join(sorted(path.parent.name for path in folder.glob("*/spec.py")))
-        raise ConfigError(f"{key}.stage must name a kind of stage, got {kind!r}. Known kinds: {known}.") from error
+        raise ConfigError(
+            f"{key}.stage must name a kind of stage, got {kind!r}. Known kinds: {known}."
+        ) from error

@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     load_dotenv(find_dotenv(usecwd=True))  # LOG_DIR; variables that are already set win
     try:
-        report(words, Console())
+        # A file or pipe has no width, and 80 columns would fold the table.
+        report(words, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
     except FedSynthError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

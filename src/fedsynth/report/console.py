@@ -15,7 +15,12 @@ MIN_WIDTH_WITH_INTERVAL = 110
 
 
 def headline_table(content: ReportContent, *, with_interval: bool = True) -> Table:
-    """Paper | ours | 95 % CI | seeds | Δ (ours minus paper) as a rich table; marked when simulated."""
+    """Paper | ours | 95 % CI | seeds | Δ (ours minus paper) as a rich table; marked when simulated.
+
+    Args:
+        content: Of the report.
+        with_interval: False: no intervals and no SDs of the paper, to fit 80 columns.
+    """
     seeds = ", ".join(str(run.seed) for run in content.runs)
     title = f"{content.runs[0].experiment}, seed{'s' if len(content.runs) > 1 else ''} {seeds}"
     title = f"[bold red]SIMULATED[/] {title}" if content.simulated else title
@@ -34,7 +39,8 @@ def headline_table(content: ReportContent, *, with_interval: bool = True) -> Tab
         key = (record.stage, record.arm)
         name = glossary.row_title(record.stage, record.arm)
         row = ["" if key == last else name, glossary.metric_title(record.metric)]
-        row += [mean_and_sd(record.paper, record.paper_std)] if content.has_paper else []
+        if content.has_paper:
+            row.append(mean_and_sd(record.paper, record.paper_std) if with_interval else number(record.paper))
         row += [mean_and_sd(record.mean, record.std)]
         row += [interval(record)] if with_interval else []
         row += [str(record.seeds)]

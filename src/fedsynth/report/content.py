@@ -40,7 +40,7 @@ class ReportContent:
     def headline(self) -> list[ReportRecord]:
         """Records of the headline table: by metric name, else those with a published value, else all."""
         return (
-            [record for record in self.records if is_headline(record.arm, record.metric)]
+            [record for record in self.records if is_headline(record.stage, record.arm, record.metric)]
             or [record for record in self.records if record.paper is not None]
             or list(self.records)
         )

@@ -112,7 +112,7 @@ def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
     counter = "round" if "round" in rows[0] else "epoch"
     # One epoch of the federated loop is one communication round.
     axis = "round" if kind == "fusion_encoder" else counter
-    x = np.array([row.get(counter, index) for index, row in enumerate(rows)], dtype=float)
+    x = np.array([row.get(counter, index) for index, row in enumerate(rows)], dtype=float) + 1
     names = list(dict.fromkeys(name for row in rows for name in row if name != counter))
     panels: dict[str, dict[str, tuple[Array, Array]]] = {}
     for name in names:
@@ -130,7 +130,10 @@ def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
         f"Loss and validation scores by {axis}. A validation loss that rises while the training loss falls"
         f" means overfitting.{one}",
         figures.learning_curves(
-            ordered, title=f"Learning curves: {stage_title(stage.name)}", x_label=axis, simulated=simulated
+            ordered,
+            title=f"Learning curves: {stage_title(stage.name)}",
+            x_label=f"{axis}s completed",
+            simulated=simulated,
         ),
     )
 

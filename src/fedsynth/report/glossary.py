@@ -24,10 +24,11 @@ STAGE_TITLES = {
 STAGE_PREFIXES = {"fusion_encoder": "encoder", "pretrain_xray": "pretraining"}
 
 ARM_TITLES = {
+    "mean": "mean over labels",
     "both": "X-ray and ECG",
     "image_only": "X-ray only",
     "ecg_only": "ECG only",
-    "real": "real latents (ceiling)",
+    "real": "real latents",
     "dp_mixture": "DP mixture",
     "nonprivate_mixture": "non-private mixture",
     "dp_diffusion": "DP diffusion",
@@ -42,7 +43,7 @@ ARM_TITLES = {
     "nonprivate": "release without privacy",
     "membership_private_test_shift": "members against test records, private release",
     "membership_nonprivate_test_shift": "members against test records, no privacy",
-    "membership_private": "membership attack on the release",
+    "membership_private": "membership attack, release",
     "membership_nonprivate": "membership attack without privacy",
 }
 
@@ -103,6 +104,8 @@ HEADLINE_AUDIT_METRICS = (
 #: Arms of the audit that serve as references; they are in the full tables only.
 REFERENCE_PREFIXES = ("mixture_", "real_train_")
 REFERENCE_SUFFIX = "_test_shift"
+#: Stages with an arm per label; only their mean over labels is a headline.
+MANY_LABEL_STAGES = ("pretrain_xray",)
 
 
 def stage_title(name: str) -> str:
@@ -130,8 +133,10 @@ def metric_title(metric: str) -> str:
     return f"{title} ({split})" if split and split != "test" else title
 
 
-def is_headline(arm: str, metric: str) -> bool:
+def is_headline(stage: str, arm: str, metric: str) -> bool:
     """Whether a number belongs in the short table: test metrics of classifiers, main arms of the audit."""
+    if stage in MANY_LABEL_STAGES and arm != "mean":
+        return False
     split, _, key = metric.rpartition("/")
     if split:
         return split == "test" and key in HEADLINE_TEST_METRICS

@@ -12,12 +12,13 @@ from markdown_it import MarkdownIt
 STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.55 system-ui, sans-serif; color: #1b1b1b;
-  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+  max-width: 66rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { margin-top: 2.4rem; border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
 table { border-collapse: collapse; margin: .6rem 0 1.2rem; font-size: .88rem;
   font-variant-numeric: tabular-nums;
   display: block; overflow-x: auto; }
 th, td { padding: .3rem .65rem; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
+td[style*="right"], th[style*="right"] { white-space: nowrap; }
 th { background: #f4f6f8; } tbody tr:hover { background: #fafafa; }
 img { max-width: 100%; height: auto; } code { font-size: .88em; background: #f4f4f4; padding: 0 .2em; }
 pre { background: #f4f4f4; padding: .7rem; overflow-x: auto; } pre code { padding: 0; }

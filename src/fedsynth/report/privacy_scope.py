@@ -65,7 +65,7 @@ def privacy_section(runs: Sequence[Run]) -> str:
                 ["stage", "not covered by the guarantee"], [[f"`{s}`", cell(text)] for s, text in open_points]
             )
         )
-    parts += _per_client(run, {entry["stage"] for entry in entries})
+    parts += _per_client(run, {entry["stage"] for entry in private})
     parts.append(
         "A guarantee on one release is not a guarantee for the whole system, and a failed attack is no proof"
         " of privacy. The noise of this run comes from a seeded generator, so that it can be repeated:"
@@ -77,11 +77,13 @@ def privacy_section(runs: Sequence[Run]) -> str:
 def _entry_text(entry: dict[str, Any]) -> str:
     title = f"**{stage_title(entry['stage'])}** (`{entry['stage']}`)"
     if math.isinf(entry["epsilon"]):
-        lines = [f"{title}: **ε = ∞, no privacy** ({cell(entry.get('mechanism'))}), kept as a comparison."]
-    else:
-        epsilon = cell(entry["epsilon"]) if math.isfinite(entry["epsilon"]) else "not stated"
-        delta = cell(entry["delta"]) if math.isfinite(entry["delta"]) else "not stated"
-        lines = [f"{title}: **ε = {epsilon}, δ = {delta}**, mechanism: {cell(entry.get('mechanism'))}."]
+        return (
+            f"{title}: **ε = ∞, no privacy**, kept as a comparison. Without any guarantee:"
+            f" {cell(entry.get('not_covered'))}."
+        )
+    epsilon = cell(entry["epsilon"]) if math.isfinite(entry["epsilon"]) else "not stated"
+    delta = cell(entry["delta"]) if math.isfinite(entry["delta"]) else "not stated"
+    lines = [f"{title}: **ε = {epsilon}, δ = {delta}**, mechanism: {cell(entry.get('mechanism'))}."]
     adjacency = str(entry.get("adjacency") or "not stated")
     meaning = ADJACENCY_MEANINGS.get(adjacency.lower())
     unit = (

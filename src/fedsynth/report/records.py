@@ -8,7 +8,7 @@ runs                                   unit                interval (95 %)
 several, of different seeds            run (values of one  Student t over runs
                                        run averaged)
 one, several classifier seeds          classifier seed     Student t over classifier seeds
-one, one value                         none (std is null)  the stage's own (bootstrap), if it gave one
+one, one value                         none (std is null)  the stage's own (resampling), if any
 =====================================  ==================  ==========================================
 
 Standard deviations are sample SDs (ddof = 1), as in the papers.
@@ -150,7 +150,7 @@ def _summarize(values: list[_Value], num_runs: int) -> dict[str, Any]:
         "ci_low": only.ci_low if only and has_interval else None,
         "ci_high": only.ci_high if only and has_interval else None,
         "seeds": len(units),
-        "interval": ("95 % bootstrap over test records, one value" if has_interval else "none: one value")
+        "interval": ("95 % by the stage (resampling), one value" if has_interval else "none: one value")
         + note,
     }
 

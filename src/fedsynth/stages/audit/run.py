@@ -127,7 +127,7 @@ def _attack_metrics(arm: str, attack: SummaryAttack, seed: int) -> list[Metric]:
         metrics.append(Metric(arm, f"{score}/attack_auroc", found.mean, seed, found.low, found.high))
         metrics.append(Metric(arm, f"{score}/attack_auroc_std", found.std, seed))
         metrics.append(Metric(arm, f"{score}/score_gap", gap.mean, seed, gap.low, gap.high))
-    # fidelity: membership-score. The paper's attack is linear in the released mean: the matched filter.
+    # fidelity: summary-attack-score. The paper's attack is linear in the released mean: the matched filter.
     matched = spread(attack.auroc["matched_filter"])
     metrics.append(Metric(arm, "attack_auroc", matched.mean, seed, matched.low, matched.high))
     return metrics

@@ -40,7 +40,9 @@ def build_network(settings: Mapping[str, Any]) -> FusionClassifier:
         fusion: GatedFusion | MeanFusion = GatedFusion(dim, dim, dim, settings["num_heads"], settings["dropout"])
     else:
         fusion = MeanFusion(dim, dim, dim, settings["dropout"])
-    return FusionClassifier(xray_backbone(settings), signal, fusion, settings["latent_dim"])
+    return FusionClassifier(
+        xray_backbone(settings), signal, fusion, settings["latent_dim"], missing=settings["missing"]
+    )
 
 
 def load_network(encoder: Artifact) -> FusionClassifier:

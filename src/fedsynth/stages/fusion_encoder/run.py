@@ -29,7 +29,7 @@ STRATEGIES = {"fedavg": FedAvg}
 ARMS = {"both": (True, True), "image_only": (True, False), "ecg_only": (False, True)}
 NETWORK = (
     "backbone", "image_channels", "signal_channels", "signal_kernels", "normalization", "fusion", "token_dim",
-    "num_heads", "latent_dim", "dropout",
+    "num_heads", "latent_dim", "dropout", "missing",
 )  # fmt: skip
 
 

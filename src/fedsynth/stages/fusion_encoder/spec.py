@@ -22,6 +22,7 @@ class FusionEncoderSettings:
     num_heads: int = setting(minimum=1)
     latent_dim: int = setting(minimum=1)
     dropout: float = setting(minimum=0.0, below=1.0)
+    missing: str = setting(one_of=("skip", "zero"))
     modality_dropout: float = setting(minimum=0.0, below=1.0)
     strategy: str = setting(one_of=("fedavg",))
     local_epochs: int = setting(minimum=1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
-from fedsynth.prototypes import align_release, mixture_from_release, sample_mixture
+from fedsynth.prototypes import mixture_from_release, sample_mixture
 from fedsynth.records import ShardRelease
 from fedsynth.seeding import generator
 from fedsynth.stages.mix.spec import MixSettings
@@ -16,7 +16,7 @@ from fedsynth.stages.mix.spec import MixSettings
 def run(settings: MixSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """The global mixture, and ``num_samples`` draws of it in equal shares per class."""
     release = ShardRelease.from_tensors(inputs["release"].load("release.safetensors"))
-    mixture = mixture_from_release(align_release(release), floor=settings.variance_floor)
+    mixture = mixture_from_release(release, floor=settings.variance_floor)
     context.save("mixture.safetensors", mixture.to_tensors())
     num_classes = mixture.weights.shape[0]
     stream = generator(settings.seed, "mix", "samples")

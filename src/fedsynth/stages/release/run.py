@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -21,6 +20,7 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
     radius = settings.clip_radius or clip_radius_from_norms(
         latents["val.latent"].double().norm(dim=1), settings.clip_percentile
     )
+    budget = (repr(settings.epsilon), repr(settings.delta), repr(radius))
     release = release_prototypes(
         latents["train.latent"],
         latents["train.label"],
@@ -33,7 +33,9 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         epsilon=settings.epsilon,
         delta=settings.delta,
         min_shard_size=settings.min_shard_size,
-        seed_generator=lambda client: generator(settings.seed, "release", client),
+        # The budget names the stream too: two releases of the same latents at different budgets that shared
+        # their noise would let anyone who holds both subtract it.
+        seed_generator=lambda client: generator(settings.seed, "release", client, *budget),
     )
     context.save("release.safetensors", release.to_tensors())
     occupied = release.counts > 0
@@ -48,6 +50,5 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         "empty_shards": float((~occupied).sum()),
     }
     entry = release_ledger_entry(release, stage=context.name)
-    ledger = [entry.to_record() if hasattr(entry, "to_record") else dataclasses.asdict(entry)]
     metrics = [Metric(arm, name, value, settings.seed) for name, value in values.items()]
-    return Outcome(metrics, ledger, {"noise_std": release.noise_std.tolist(), "counts": release.counts.tolist()})
+    return Outcome(metrics, [entry.to_record()], {"noise_std": release.noise_std.tolist(), "counts": release.counts.tolist()})

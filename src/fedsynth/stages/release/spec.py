@@ -32,6 +32,7 @@ def _uncovered(settings: ReleaseSettings) -> tuple[str, ...]:
     return (
         "the number of records of each shard, class and client",
         "the diagonal covariance of each shard, released without noise",
+        "the share of training latents longer than the clipping radius, reported as a number",
         *radius,
     )
 

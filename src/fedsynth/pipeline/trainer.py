@@ -1,0 +1,81 @@
+"""The trainer arguments a config may give, with their bounds, checked without importing Lightning.
+
+What is not here (``logger``, ``callbacks``, ``default_root_dir``, …) is set by the stages themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedsynth.errors import ConfigError
+from fedsynth.pipeline.settings import build_settings, setting
+
+PRECISIONS = (
+    "32-true", "64-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "32", "64", 32, 64,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Arguments of ``lightning.Trainer`` and two of our own; None is Lightning's default."""
+
+    # Ours.
+    num_threads: int | None = setting(minimum=0, remedy="0 leaves the number to torch.")
+    compile: bool | None = setting()
+    # Hardware.
+    accelerator: str | None = setting(one_of=("auto", "cpu", "gpu", "cuda", "mps"))
+    devices: int | str | None = setting(remedy="A number, or auto.")
+    num_nodes: int | None = setting(minimum=1)
+    strategy: str | None = setting()
+    precision: int | str | None = setting(one_of=PRECISIONS)
+    sync_batchnorm: bool | None = setting()
+    benchmark: bool | None = setting()
+    deterministic: bool | str | None = setting(one_of=(True, False, "warn"))
+    use_distributed_sampler: bool | None = setting()
+    # Schedule. Lightning takes -1 epochs as "for ever".
+    max_epochs: int | None = setting(minimum=1)
+    min_epochs: int | None = setting(minimum=1)
+    max_steps: int | None = setting(minimum=1)
+    min_steps: int | None = setting(minimum=1)
+    max_time: str | None = setting()
+    accumulate_grad_batches: int | None = setting(minimum=1)
+    gradient_clip_val: float | None = setting(above=0.0)
+    gradient_clip_algorithm: str | None = setting(one_of=("norm", "value"))
+    check_val_every_n_epoch: int | None = setting(minimum=1)
+    val_check_interval: int | float | None = setting(above=0)
+    num_sanity_val_steps: int | None = setting(minimum=0)
+    reload_dataloaders_every_n_epochs: int | None = setting(minimum=0)
+    # Cut short, for a quick look.
+    fast_dev_run: bool | int | None = setting(minimum=0)
+    overfit_batches: int | float | None = setting(minimum=0)
+    limit_train_batches: int | float | None = setting(above=0, remedy="Leave it out to train on all batches.")
+    limit_val_batches: int | float | None = setting(minimum=0)
+    limit_test_batches: int | float | None = setting(minimum=0)
+    limit_predict_batches: int | float | None = setting(minimum=0)
+    # What is shown.
+    log_every_n_steps: int | None = setting(minimum=1)
+    enable_progress_bar: bool | None = setting()
+    enable_model_summary: bool | None = setting()
+    profiler: str | None = setting(one_of=("simple", "advanced", "pytorch"))
+    detect_anomaly: bool | None = setting()
+    inference_mode: bool | None = setting()
+    barebones: bool | None = setting()
+
+
+def check_trainer(values: Any, path: str) -> None:
+    """Refuse unknown trainer arguments and impossible values.
+
+    Args:
+        values: ``trainer`` of the config, or of one stage.
+        path: Its place in the config, for messages.
+
+    Raises:
+        ConfigError: For an unknown key, a wrong type, or a value out of bounds.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path} must be a mapping of names to values, got {values!r}.")
+    absent = {field.name: None for field in dataclasses.fields(TrainerSettings)}
+    build_settings(TrainerSettings, {**absent, **values}, path)

@@ -1,0 +1,90 @@
+"""The keys of a run that belong to no stage, and the processes it needs: checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedsynth.errors import ConfigError
+from fedsynth.pipeline.settings import build_settings, setting
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The run itself."""
+
+    experiment_name: str = setting()
+    run_id: str = setting()
+    seed: int = setting(minimum=0, maximum=2**63 - 1)
+    plan: bool = setting()
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where data come from. What is made of them is a matter of the stages."""
+
+    source: str = setting(one_of=("auto", "real", "simulated"))
+    dir: str = setting()
+    download: bool = setting()
+    image_size: int = setting(one_of=(28, 64, 128, 224), remedy="These are the sizes MedMNIST publishes.")
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """Folders of this machine."""
+
+    log_dir: str = setting(remedy="Set LOG_DIR to a folder, or leave it unset.")
+    data_dir: str = setting(remedy="Set DATA_DIR to a folder, or leave it unset.")
+
+
+def check_run_settings(config: Mapping[str, Any]) -> None:
+    """Refuse impossible values of the run, its data and its paths.
+
+    Args:
+        config: The resolved config.
+
+    Raises:
+        ConfigError: Naming the key, the value and the bounds.
+    """
+    sections = (
+        (RunSettings, config, ""),
+        (DataSettings, config["data"], "data"),
+        (PathSettings, config["paths"], "paths"),
+    )
+    for settings_type, values, path in sections:
+        known = [field.name for field in fields(settings_type)]
+        build_settings(settings_type, {name: values[name] for name in known if name in values}, path)
+    # OmegaConf takes "off" for false; Python takes the string for true.
+    for key, value in (("plan", config["plan"]), ("data.download", config["data"]["download"])):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key} must be true or false, got {value!r}.", key=key)
+    for name, variable in (("log_dir", "LOG_DIR"), ("data_dir", "DATA_DIR")):
+        if not config["paths"][name].strip():
+            raise ConfigError(
+                f"paths.{name} is empty. Set {variable} to a folder, or leave it unset.", key=f"paths.{name}"
+            )
+
+
+def check_processes(config: Mapping[str, Any]) -> None:
+    """One process per device is started from outside; a plan needs only one.
+
+    Raises:
+        ConfigError: If the trainer wants several processes and this is a lone one, or the other way round.
+    """
+    trainer = config["trainer"]
+    strategy, devices = trainer.get("strategy") or "auto", trainer.get("devices")
+    wants_many = strategy != "auto" or (isinstance(devices, int) and devices > 1)
+    processes = os.environ.get("WORLD_SIZE")
+    if wants_many and not processes and not config["plan"]:
+        raise ConfigError(
+            f"trainer.strategy={strategy} with trainer.devices={devices} needs its processes started by "
+            "torchrun, but this is a lone process (WORLD_SIZE is not set). Say: make train gpus=4 …, or "
+            "make train trainer=ddp_sim … for two processes on the CPU."
+        )
+    if processes and int(processes) > 1 and strategy == "auto":
+        raise ConfigError(
+            f"trainer.strategy must be ddp for the {processes} processes that torchrun started, got "
+            f"{strategy}. Say trainer=ddp, or trainer=ddp_sim on the CPU."
+        )

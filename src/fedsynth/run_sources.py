@@ -1,0 +1,111 @@
+"""The data sources of a run: what its stages name, where that is, what plans and manifests say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsynth.data.sources import DataSource, locate, resolve_sources
+from fedsynth.errors import DataError
+from fedsynth.pipeline.planner import Source
+from fedsynth.pipeline.stage import find_stage
+
+# Sources that hold nobody's private records: public by construction of the experiments.
+PUBLIC_SOURCES = ("chestmnist",)
+UNKNOWN_KEYS = "Keys that depend on them are not known yet."
+
+
+def source_names(config: Mapping[str, Any]) -> list[str]:
+    """The names of all sources that the stages of a resolved config read."""
+    stages = config["stages"].items()
+    return sorted(
+        {source for name, stage in stages for source in find_stage(stage["stage"], f"stages.{name}").data}
+    )
+
+
+def planner_sources(sources: Mapping[str, DataSource]) -> dict[str, Source]:
+    """What the planner needs of them; public ones are known to be public before they are there."""
+    absent = {name: Source("", private=False) for name in PUBLIC_SOURCES}
+    return {
+        **absent,
+        **{name: Source(found.digest, name not in PUBLIC_SOURCES) for name, found in sources.items()},
+    }
+
+
+def obtain_sources(config: Mapping[str, Any]) -> dict[str, DataSource]:
+    """The sources found, downloaded or simulated.
+
+    Raises:
+        DataError: If they are missing and the config allows neither of the last two.
+    """
+    data = config["data"]
+    return resolve_sources(
+        source_names(config),
+        Path(data["dir"]),
+        mode=data["source"],
+        download=data["download"],
+        simulated_dir=Path(config["paths"]["log_dir"]) / "simulated",
+        filenames=data.get("files") or {},
+        size=data["image_size"],
+    )
+
+
+def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
+    """What a run would find without fetching or writing anything.
+
+    Returns:
+        The sources, or none if a run would have to fetch or simulate some; and remarks for the user.
+    """
+    data = config["data"]
+    remarks: list[str] = []
+    if data["source"] != "simulated":
+        found, remarks = _locate_all(config)
+        if not remarks:
+            return found, []
+        if data["source"] == "real" and not data["download"]:
+            return {}, [*remarks, f"Data are not there; a run would stop at once. {UNKNOWN_KEYS}"]
+        if data["download"]:
+            otherwise = ", or SIMULATED if that fails" if data["source"] == "auto" else ""
+            return {}, [*remarks, f"Data are not there; a run would download them{otherwise}. {UNKNOWN_KEYS}"]
+    try:
+        return _simulated_on_disk(config), [*remarks, "Data are SIMULATED."]
+    except DataError:
+        return {}, [*remarks, f"Data would be SIMULATED. {UNKNOWN_KEYS}"]
+
+
+def _locate_all(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
+    data, found, problems = config["data"], {}, []
+    files = data.get("files") or {}
+    for name in source_names(config):
+        try:
+            found[name] = locate(
+                name, data["dir"], download=False, size=data["image_size"], filename=files.get(name)
+            )
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if found[name].simulated:
+            problems.append(f"{found[name].path} holds simulated data; point DATA_DIR at the real {name}.")
+    return found, problems
+
+
+def _simulated_on_disk(config: Mapping[str, Any]) -> dict[str, DataSource]:
+    from fedsynth.data.simulated import SIMULATION_VERSION
+
+    root = Path(config["paths"]["log_dir"]) / "simulated" / f"v{SIMULATION_VERSION}-seed0"
+    size = config["data"]["image_size"]
+    return {name: locate(name, root, download=False, size=size) for name in source_names(config)}
+
+
+def source_records(source: DataSource) -> list[dict[str, Any]]:
+    """Manifest entries of a data source: one per file, or one for a directory of many."""
+    common = {"name": source.name, "simulated": source.simulated, "licence": source.licence}
+    if len(source.files) > 3:
+        known = all(file.known for file in source.files)
+        name = f"{source.path.name}/ ({len(source.files)} files)"
+        return [{**common, "file": name, "sha256": source.digest, "md5": None, "known": known}]
+    return [
+        {**common, "file": file.name, "sha256": file.sha256, "md5": file.md5, "known": file.known}
+        for file in source.files
+    ]

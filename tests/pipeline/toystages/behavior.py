@@ -1,0 +1,52 @@
+"""What all toy stages share: settings that say how to behave, and the functions that run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Metric, Outcome, StageContext
+
+
+@dataclass(frozen=True)
+class ToySettings:
+    value: float = setting(minimum=0.0, remedy="Toys count from zero.")
+    behavior: str = setting(in_key=False)
+
+
+class ToyError(RuntimeError):
+    """What a toy raises when told to fail."""
+
+
+def behave(behavior: str, context: StageContext) -> None:
+    """Leave a trace of the call, then do what the test asks for. A wait ends when its file is there."""
+    with (context.scratch.parent.parent / "calls.log").open("a") as log:
+        log.write(f"{context.name} {os.getpid()}\n")
+    if behavior == "fail":
+        raise ToyError("told to fail")
+    if behavior == "interrupt":
+        (context.scratch / "checkpoint").write_text("epoch 3")
+        raise KeyboardInterrupt
+    if behavior == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if behavior.startswith("wait:"):
+        (context.output / "half-written.json").write_text('{"half": ')
+        deadline = time.monotonic() + 60
+        while not Path(behavior.removeprefix("wait:")).exists():
+            assert time.monotonic() < deadline, "nobody ended the wait"
+            time.sleep(0.02)
+
+
+def run(settings: ToySettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
+    behave(settings.behavior, context)
+    fed = {role: json.loads(artifact.file("result.json").read_text()) for role, artifact in inputs.items()}
+    result = settings.value + sum(fed.values())
+    (context.output / "result.json").write_text(json.dumps(result))
+    return Outcome(metrics=[Metric("toy", "sum", result, 42)], ledger=[{"epsilon": 1.0}], notes={"fed": fed})

@@ -1,0 +1,11 @@
+"""A server that reads private records: the planner must refuse it."""
+
+from __future__ import annotations
+
+from toystages.behavior import ToySettings
+
+from fedsynth.pipeline.stage import Side, Stage
+
+STAGE = Stage(
+    kind="peek", settings=ToySettings, runs="toystages.behavior:run", side=Side.SERVER, data=("mitdb",)
+)

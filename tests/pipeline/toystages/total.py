@@ -1,0 +1,16 @@
+"""What a server computes."""
+
+from __future__ import annotations
+
+from toystages.behavior import ToySettings
+
+from fedsynth.pipeline.stage import Side, Stage
+
+STAGE = Stage(
+    kind="total",
+    settings=ToySettings,
+    runs="toystages.behavior:run",
+    side=Side.SERVER,
+    roles=("release",),
+    optional_roles=("extra",),
+)

@@ -1,0 +1,122 @@
+"""Published values: shown only where they hold, and consistent with the confusion matrices they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from fedsynth.errors import ConfigError
+from fedsynth.report.paper import applicable_values, read_paper_values, withheld_conditions
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "paper"
+
+
+def config(values, **stages):
+    return {"paper": {"values": values}, "stages": stages}
+
+
+def entry(**extra):
+    return {"stage": "s", "arm": "a", "metric": "m", "mean": 0.5, **extra}
+
+
+def resolved(epsilon: float = 4.0, encoder: str | None = "pretrain_xray"):
+    paper = OmegaConf.to_container(OmegaConf.load(CONFIGS / "feddp_pald.yaml"), resolve=True)
+    fusion = {"inputs": {"xray_encoder": encoder}, "fusion": "gated"}
+    stages = {"clients": {"num_clients": 5}, "fusion_encoder": fusion, "release": {"epsilon": epsilon}}
+    return {"paper": paper, "stages": stages}
+
+
+def test_no_paper_means_no_values():
+    assert read_paper_values({}) == []
+    assert applicable_values([{}]) == {}
+
+
+@pytest.mark.parametrize(("got", "holds"), [(4, True), (4.0, True), ("4.0", True), (1, False), (None, False)])
+def test_condition_compares_numbers_by_value(got, holds):
+    values = [entry(when={"stages.release.epsilon": 4.0})]
+    assert bool(applicable_values([config(values, release={"epsilon": got})])) is holds
+
+
+def test_infinity_is_a_condition_like_any_number():
+    values = [entry(when={"stages.release.epsilon": float("inf")})]
+    assert applicable_values([config(values, release={"epsilon": "inf"})])
+
+
+def test_a_value_must_hold_for_every_run():
+    values = [entry(when={"stages.release.epsilon": 4.0})]
+    four, one = config(values, release={"epsilon": 4.0}), config(values, release={"epsilon": 1.0})
+    assert not applicable_values([four, one])
+
+
+def test_withheld_values_are_explained_by_what_is_unmet():
+    values = [entry(when={"stages.release.epsilon": 4.0, "stages.clients.num_clients": 5})]
+    (line,) = withheld_conditions(config(values, release={"epsilon": 1.0}, clients={"num_clients": 5}))
+    assert line == "s: published for stages.release.epsilon = 4 (here 1)"
+    assert withheld_conditions(config([entry()])) == []
+
+
+def test_two_values_for_one_number_are_refused():
+    with pytest.raises(ConfigError, match="hold at once"):
+        applicable_values([config([entry(), entry(mean=0.25)])])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"mena": 1.0}, {"mean": None}, {"mean": float("nan")}, {"std": -1.0}],
+    ids=["typo", "none", "nan", "sd"],
+)
+def test_malformed_entries_are_refused(bad):
+    with pytest.raises(ConfigError, match=r"paper\.values\[0\]"):
+        read_paper_values(config([entry(**bad)]))
+
+
+def test_main_experiment_has_one_published_value_per_number_and_a_place_for_each():
+    values = applicable_values([resolved()])
+    assert len(values) > 60
+    assert all(value.place for value in values.values())
+    assert values["audit", "membership_private", "attack_auroc"].mean == 0.5068
+
+
+@pytest.mark.parametrize(("epsilon", "auroc"), [(1, 0.5016), (2, 0.5029), (4, 0.5068), (8, 0.5093)])
+def test_each_published_budget_has_its_attack_value(epsilon, auroc):
+    assert applicable_values([resolved(epsilon)])["audit", "membership_private", "attack_auroc"].mean == auroc
+
+
+def test_other_budgets_show_no_synthetic_results():
+    stages = {stage for stage, _, _ in applicable_values([resolved(3.0)])}
+    assert stages == {"fusion_encoder", "tstr_real", "audit"}
+
+
+def test_random_initialization_shows_its_own_encoder_values_only():
+    values = applicable_values([resolved(encoder=None)])
+    assert {stage for stage, _, _ in values} == {"fusion_encoder"}
+    assert values["fusion_encoder", "both", "test/auroc"].mean == 0.9734
+
+
+MATRICES = {  # TN, FP, FN, TP
+    ("fusion_encoder", "both", "test"): None,  # F1 is over three seeds, the rest is seed 42
+    ("fusion_encoder", "image_only", "test"): (176, 58, 9, 381),
+    ("fusion_encoder", "ecg_only", "test"): (130, 104, 25, 365),
+    ("fusion_encoder", "both", "val"): (132, 3, 12, 377),
+    ("tstr_mixture", "dp_mixture", "test"): (141, 93, 0, 390),
+}
+
+
+@pytest.mark.parametrize("key", [key for key, matrix in MATRICES.items() if matrix])
+def test_thresholded_values_follow_from_the_confusion_matrix(key):
+    tn, fp, fn, tp = MATRICES[key]
+    stage, arm, split = key
+    sensitivity, specificity = tp / (tp + fn), tn / (tn + fp)
+    expected = {
+        "accuracy": (tp + tn) / (tp + tn + fp + fn),
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "balanced_accuracy": (sensitivity + specificity) / 2,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+    }
+    values = applicable_values([resolved()])
+    for metric, value in expected.items():
+        # Printed to four decimals.
+        assert values[stage, arm, f"{split}/{metric}"].mean == pytest.approx(value, abs=5.1e-5)
