@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -61,7 +61,10 @@ def compose_config(overrides: Sequence[str], *, with_hydra: bool = False) -> Dic
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         try:
             return compose("train", overrides=list(overrides), return_hydra_config=with_hydra)
-        except (HydraException, OmegaConfBaseException) as error:
+        except yaml.YAMLError as error:
+            raise ConfigError(f"a configuration file is not valid YAML: {_one_line(error)}.") from error
+        # Hydra reports some overrides, such as experiment=null, as plain ValueErrors.
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise ConfigError(_explain(error, overrides)) from error
 
 
@@ -79,7 +82,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     name, known = values.get("experiment_name"), ", ".join(experiments())
     if not values.get("stages"):
         raise ConfigError(
-            f"no experiment chosen. Say experiment=NAME; there are: {known}."
+            f"no experiment chosen, or one without stages. Say experiment=NAME; there are: {known}."
             if name in (None, "none")
             else f"experiment {name} has no stages. Fill stages: in its file, or take another: {known}."
         )
@@ -113,7 +116,10 @@ def check_keys(values: Mapping[str, Any]) -> None:
 @cache
 def _keys_of(path: Path) -> frozenset[str]:
     """Top-level keys of a YAML file."""
-    loaded = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    try:
+        loaded = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_one_line(error)}.") from error
     return frozenset(loaded) - {"defaults"}
 
 
@@ -180,14 +186,16 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         hint = f" Did you mean {near[0]}?" if near else ""
         listed = ", ".join(options)
         return f"{group}={name}: there is no {name!r} in configs/{group}/.{hint} There are: {listed}."
-    malformed = re.search(r"Error parsing override '(.*)'", text)
-    if malformed:
+    if isinstance(error, OverrideParseException):
         return (
-            f"{malformed.group(1)!r} is not an override. Write key=value, ~key to delete, or +key=value to "
+            f"{error.override!r} is not an override. Write key=value, ~key to delete, or +key=value to "
             "add; quote values with spaces, brackets or commas for the shell: 'key=[1, 2]'."
         )
-    lines = [line for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
-    return "the configuration cannot be composed: " + " ".join(line.strip() for line in lines)
+    return f"the configuration cannot be composed: {_one_line(error)}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _options(group: str) -> list[str]:

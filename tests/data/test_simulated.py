@@ -84,6 +84,7 @@ def test_interrupted_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(KeyboardInterrupt):
         write_simulated("chestmnist", tmp_path, seed=0, size=28)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    assert list(tmp_path.rglob(".*")) == []  # the temporary directory
 
 
 @pytest.mark.parametrize("change", [{"name": "mnist"}, {"seed": -1}, {"size": 8}])

@@ -1,4 +1,4 @@
-"""Every protected Lightning name the federated loop stands on, so that a new release fails here and says where."""
+"""Every protected Lightning name the federated loop stands on: a new release fails here and says where."""
 
 import ast
 import importlib
@@ -13,6 +13,7 @@ from toy_federation import TinyNet, ToyData, make_trainer
 import fedsynth.federated
 
 LOOPS = "lightning.pytorch.loops"
+CONNECTOR = "lightning.pytorch.trainer.connectors.logger_connector"
 SIGNATURES = {
     f"{LOOPS}.fit_loop:_FitLoop.__init__": ["self", "trainer", "min_epochs", "max_epochs"],
     f"{LOOPS}.fit_loop:_FitLoop.run": ["self"],
@@ -62,22 +63,20 @@ SIGNATURES = {
         "pl_module",
         "kwargs",
     ],
-    "lightning.pytorch.trainer.connectors.logger_connector.result:_ResultCollection.__init__": [
+    f"{CONNECTOR}.result:_ResultCollection.__init__": [
         "self",
         "training",
     ],
-    "lightning.pytorch.trainer.connectors.logger_connector.result:_ResultCollection.metrics": [
+    f"{CONNECTOR}.result:_ResultCollection.metrics": [
         "self",
         "on_step",
     ],
-    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector:_LoggerConnector.log_metrics": [
+    f"{CONNECTOR}.logger_connector:_LoggerConnector.log_metrics": [
         "self",
         "metrics",
         "step",
     ],
-    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector:_LoggerConnector.epoch_end_reached": [
-        "self"
-    ],
+    f"{CONNECTOR}.logger_connector:_LoggerConnector.epoch_end_reached": ["self"],
     "lightning.pytorch.strategies:DDPStrategy.configure_ddp": ["self"],
     "lightning.pytorch.strategies:DDPStrategy.setup": ["self", "trainer"],
     "lightning.pytorch.strategies:DDPStrategy.reduce": ["self", "tensor", "group", "reduce_op"],
@@ -103,17 +102,17 @@ ATTRIBUTES = [
     "lightning_module._current_fx_name",
     "received_sigterm",
     "lr_scheduler_configs",
-    "train_dataloader.limits",
-    "train_dataloader.flattened",
-    "train_dataloader.iterables",
-    "train_dataloader._mode",
+    "fit_loop._combined_loader.limits",
+    "fit_loop._combined_loader.flattened",
+    "fit_loop._combined_loader.iterables",
+    "fit_loop._combined_loader._mode",
 ]
 
 
 def broken(name: str, what: str) -> str:
     return (
-        f"Lightning {lightning.__version__} changed {name}: {what}. Pin the last release that passes this file in "
-        "pyproject.toml, or adapt src/fedsynth/federated/loop.py and this table."
+        f"Lightning {lightning.__version__} changed {name}: {what}. Pin the last release that passes this "
+        "file in pyproject.toml, or adapt src/fedsynth/federated/loop.py and this table."
     )
 
 

@@ -141,6 +141,15 @@ def test_clients_train_in_train_mode_after_an_evaluation_left_the_module_in_eval
     assert difference(module.state_dict(), reference_fedavg(3, 2, seed=3)) == 0.0
 
 
+def test_a_hook_that_leaves_eval_mode_between_clients_does_not_freeze_the_next_one(tmp_path) -> None:
+    class Evaluate(Callback):
+        def on_client_end(self, trainer, module, update) -> None:  # type: ignore[no-untyped-def]
+            module.eval()
+
+    _, module = fitted(tmp_path, callbacks=[Evaluate()])
+    assert difference(module.state_dict(), reference_fedavg(3, 2, seed=3)) == 0.0
+
+
 def test_a_second_fit_after_validate_still_updates_batchnorm(tmp_path) -> None:
     trainer, module = fitted(tmp_path, max_epochs=1)
     trainer.validate(module, datamodule=ToyData(), verbose=False)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def first_round(out: Path) -> Path:
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_a_checkpoint_of_one_process_resumes_on_two(one_process, tmp_path) -> None:
     results, _ = run(tmp_path, "--devices", 2, "--ckpt", first_round(one_process[0]))
     for result in results:
@@ -78,6 +80,7 @@ def test_a_checkpoint_of_one_process_resumes_on_two(one_process, tmp_path) -> No
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_a_checkpoint_of_two_processes_resumes_on_one(one_process, two_processes, tmp_path) -> None:
     (result,), _ = run(tmp_path, "--ckpt", first_round(two_processes[0]))
     assert_equal(result, one_process[1])
@@ -93,6 +96,7 @@ def test_a_checkpoint_inside_a_round_of_one_process_resumes_on_two(one_process, 
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_a_rank_without_a_client_keeps_up(tmp_path) -> None:
     (one,), _ = run(tmp_path / "one", "--clients", 1, "--rounds", 2)
     two, _ = run(tmp_path / "two", "--clients", 1, "--rounds", 2, "--devices", 2)
@@ -121,6 +125,7 @@ def test_a_failing_client_on_one_rank_ends_all_ranks(tmp_path) -> None:
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_saving_by_steps_with_two_processes_is_refused_instead_of_waiting_forever(tmp_path) -> None:
     results, output = run(tmp_path, "--devices", 2, "--every-n-steps", 5, succeeds=False)
     assert results == []
@@ -131,7 +136,7 @@ def test_saving_by_steps_with_two_processes_is_refused_instead_of_waiting_foreve
     "callback",
     [
         ModelCheckpoint(every_n_train_steps=3),
-        ModelCheckpoint(train_time_interval=__import__("datetime").timedelta(seconds=1)),
+        ModelCheckpoint(train_time_interval=timedelta(seconds=1)),
         ModelCheckpoint(save_on_exception=True),
         OnExceptionCheckpoint("."),
     ],

@@ -34,7 +34,9 @@ def chain(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: {**config, **changes.get(name, {})} for name, config in stages.items()}
 
 
-def plan(stages: Mapping[str, Any], trainer: Mapping[str, Any] | None = None, **options: Any) -> list[PlannedStage]:
+def plan(
+    stages: Mapping[str, Any], trainer: Mapping[str, Any] | None = None, **options: Any
+) -> list[PlannedStage]:
     return plan_stages(stages, trainer or {}, options.get("sources", SOURCES))
 
 
@@ -58,7 +60,9 @@ def runner(root: Path, ranks: Ranks | None = None, heard: list[tuple[str, str]] 
     )
 
 
-def run(root: Path, stages: Mapping[str, Any], selection: Selection | None = None, **options: Any) -> dict[str, Any]:
+def run(
+    root: Path, stages: Mapping[str, Any], selection: Selection | None = None, **options: Any
+) -> dict[str, Any]:
     """Plan and run; the status of every stage."""
     return runner(root, **options).run(plan(stages), selection or Selection())
 

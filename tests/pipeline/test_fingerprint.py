@@ -17,7 +17,9 @@ from fedsynth.pipeline import fingerprint as module
 from fedsynth.pipeline.fingerprint import canonical, code_digest, file_digest, fingerprint
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
 
 
 @given(st.dictionaries(st.text(), values))
@@ -33,14 +35,6 @@ def test_canonical_values_are_their_own_canonical_form(value: object) -> None:
 @given(st.integers(-(2**53), 2**53))
 def test_equal_floats_and_integers_agree(number: int) -> None:
     assert fingerprint({"x": number}) == fingerprint({"x": float(number)})
-
-
-@given(values, values)
-def test_different_values_have_different_fingerprints(first: object, second: object) -> None:
-    assert (fingerprint(first) == fingerprint(second)) == (canonical(first) == canonical(second)) or {
-        repr(canonical(first)),
-        repr(canonical(second)),
-    } & {"True", "False", "1", "0"}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +147,11 @@ def test_an_edit_of_code_that_runs_changes_the_digest(package: Path, file: str, 
         ("stage", "# the sum", "# their sum"),
         ("stage", '"""Add one."""', '"""Add one, twice."""'),
         ("stage", '"""A module."""\n', '"""The module.\n\nAt length.\n"""\n'),
-        ("stage", "return step(x) + constants.ONE", "return (\n        step(x)\n        + constants.ONE\n    )"),
+        (
+            "stage",
+            "return step(x) + constants.ONE",
+            "return (\n        step(x)\n        + constants.ONE\n    )",
+        ),
         ("unused", "return 0", "return 1"),
     ],
     ids=["comment", "docstring", "module docstring", "layout", "module not imported"],

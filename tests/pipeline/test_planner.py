@@ -26,7 +26,7 @@ def marks(stages: dict[str, Any]) -> dict[str, Sensitivity]:
     return {planned.name: planned.sensitivity for planned in plan(stages)}
 
 
-# -- order ---------------------------------------------------------------------------------------------------------
+# -- order ---------------------------------------------------------------------------------------------------
 
 
 @given(st.permutations(list(chain())))
@@ -47,7 +47,7 @@ def test_a_cycle_is_refused(supplier: str) -> None:
         plan(stages)
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------
+# -- keys ----------------------------------------------------------------------------------------------------
 
 
 def test_keys_are_those_of_the_last_run() -> None:
@@ -80,7 +80,9 @@ def test_a_setting_changes_its_stage_and_all_that_depend_on_it() -> None:
 
 def test_another_supplier_with_another_result_changes_the_key() -> None:
     stages = chain() | {"loud": toy("publish", value=9.0, inputs={"numbers": "measure"})}
-    assert keys(stages)["total"] != keys(stages | {"total": toy("total", inputs={"release": "loud"})})["total"]
+    assert (
+        keys(stages)["total"] != keys(stages | {"total": toy("total", inputs={"release": "loud"})})["total"]
+    )
 
 
 def test_a_supplier_counts_by_its_result_not_by_its_name() -> None:
@@ -97,7 +99,9 @@ def test_the_same_artifact_in_another_role_is_another_key() -> None:
         twins = {"one": toy("constant", value=1.0), "two": toy("constant", value=2.0)}
         return twins | {"total": toy("total", inputs=inputs)}
 
-    assert keys(stages(release="one", extra="two"))["total"] != keys(stages(release="two", extra="one"))["total"]
+    assert (
+        keys(stages(release="one", extra="two"))["total"] != keys(stages(release="two", extra="one"))["total"]
+    )
 
 
 def test_an_optional_input_left_out_or_null_is_one_key() -> None:
@@ -159,7 +163,7 @@ def test_a_schedule_counts_the_same_wherever_it_is_written() -> None:
     assert keys(own, {"max_epochs": 9}) == keys({"train": toy("train")}, {"max_epochs": 3})
 
 
-# -- marks and the boundary ----------------------------------------------------------------------------------------
+# -- marks and the boundary ----------------------------------------------------------------------------------
 
 
 def test_marks_follow_the_data() -> None:
@@ -238,7 +242,7 @@ def test_an_auditor_of_released_inputs_keeps_their_mark() -> None:
     assert marks(chain(total={"as_auditor": True}))["total"] is Sensitivity.RELEASED
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,7 +274,7 @@ def test_a_stage_that_is_no_mapping_is_refused(config: Any) -> None:
         plan({"odd": config})
 
 
-# -- trainer arguments ---------------------------------------------------------------------------------------------
+# -- trainer arguments ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,7 +308,7 @@ def test_every_trainer_argument_is_one_that_lightning_has() -> None:
     set_by_stages = {"logger", "callbacks", "default_root_dir", "enable_checkpointing", "plugins"}
     set_by_stages |= {"model_registry", "enable_autolog_hparams"}
     lightning = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
-    assert {name for name in TrainerSettings.__dataclass_fields__} - ours == lightning - set_by_stages
+    assert set(TrainerSettings.__dataclass_fields__) - ours == lightning - set_by_stages
 
 
 def test_placement_arguments_are_trainer_arguments_and_reserved_names_no_settings() -> None:

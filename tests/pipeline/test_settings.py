@@ -107,7 +107,9 @@ def test_infinity_is_a_number() -> None:
 
 
 def test_unknown_key_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"stages\.toy\.epsilonn is not a known key\. Did you mean 'epsilon'\?"):
+    with pytest.raises(
+        ConfigError, match=r"stages\.toy\.epsilonn is not a known key\. Did you mean 'epsilon'\?"
+    ):
         build(epsilonn=1.0)
 
 

@@ -32,7 +32,9 @@ def test_a_dotted_kind_is_a_module() -> None:
     assert find_stage(toy("publish")["stage"], "stages.x").kind == "publish"
 
 
-@pytest.mark.parametrize("kind", ["latent_dpm", "toystages.nothing", "no_package.at_all", "json.decoder", "", ".."])
+@pytest.mark.parametrize(
+    "kind", ["latent_dpm", "toystages.nothing", "no_package.at_all", "json.decoder", "", ".."]
+)
 def test_an_unknown_kind_is_refused_with_key_value_and_known_kinds(kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_stage(kind, "stages.mix")
@@ -70,7 +72,15 @@ def test_loading_a_stage_gives_its_function() -> None:
 
 def context(folder: Path, rank: int = 0) -> StageContext:
     return StageContext(
-        "toy", "k" * 64, folder, folder, {}, {}, loggers=lambda path: SimpleNamespace(), rank=rank, world_size=2
+        "toy",
+        "k" * 64,
+        folder,
+        folder,
+        {},
+        {},
+        loggers=lambda path: SimpleNamespace(),
+        rank=rank,
+        world_size=2,
     )
 
 

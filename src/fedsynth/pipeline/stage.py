@@ -69,7 +69,8 @@ class StageContext:
         scratch: Folder that survives a kill: checkpoints live here until the artifact is committed.
         trainer: Arguments for ``lightning.Trainer``, hardware and schedule merged.
         sources: The data sources the stage declared.
-        loggers: ``loggers(save_dir)`` is a context manager that yields Lightning loggers and closes them.
+        loggers: ``loggers(part)`` is a context manager that yields Lightning loggers and closes them; ``part``
+            tells apart the trainings of a stage that makes several.
     """
 
     name: str
@@ -78,7 +79,7 @@ class StageContext:
     scratch: Path
     trainer: Mapping[str, Any]
     sources: Mapping[str, Any]
-    loggers: Callable[[Path], AbstractContextManager[list[Any]]]
+    loggers: Callable[[str], AbstractContextManager[list[Any]]]
     rank: int = 0
     world_size: int = 1
 
@@ -150,6 +151,8 @@ def find_stage(kind: str, key: str) -> Stage:
     """
     module = kind if "." in kind else f"fedsynth.stages.{kind}.spec"
     try:
+        if kind.startswith("."):
+            raise ModuleNotFoundError(kind, name=module)
         return importlib.import_module(module).STAGE
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
         missing = getattr(error, "name", None) or module

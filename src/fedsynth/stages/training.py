@@ -50,6 +50,38 @@ class History(Callback):
         (folder / "history.json").write_text(json.dumps(self.rows) + "\n")
 
 
+class BestWeights(Callback):
+    """Keeps the network of the epoch with the lowest monitored value; part of the checkpoint.
+
+    Args:
+        network: Whose weights are kept.
+        monitor: Name of a validation metric; NaN never counts as best.
+    """
+
+    def __init__(self, network: nn.Module, monitor: str) -> None:
+        self.network, self.monitor = network, monitor
+        self.value, self.epoch = float("inf"), -1
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        value = float(trainer.callback_metrics[self.monitor])
+        if not trainer.sanity_checking and value < self.value:
+            self.value, self.epoch = value, trainer.current_epoch
+            state = self.network.state_dict()
+            self.weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+    def restore(self) -> None:
+        """Put the best weights back; leaves the last ones if nothing was ever validated."""
+        if self.weights:
+            self.network.load_state_dict(self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "epoch": self.epoch, "weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.value, self.epoch, self.weights = (state_dict[name] for name in ("value", "epoch", "weights"))
+
+
 class KeyGuard(Callback):
     """Writes the artifact's key into each checkpoint."""
 
@@ -102,7 +134,7 @@ def fit(
         save_on_train_epoch_end=True,
     )
     own = [history, KeyGuard(context.key), *epoch_progress(context, trainer_class), *callbacks]
-    with context.loggers(context.scratch / "logs") as loggers:
+    with context.loggers(Path(name).stem) as loggers:
         trainer = trainer_class(
             **{
                 "default_root_dir": context.scratch,
@@ -112,7 +144,7 @@ def fit(
                 "enable_model_summary": False,
                 "enable_progress_bar": False,
                 "use_distributed_sampler": False,
-                "log_every_n_steps": 10,
+                "log_every_n_steps": 1,
                 "num_sanity_val_steps": 0,
                 **config,
                 **placement(context, config),

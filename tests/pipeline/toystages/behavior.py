@@ -48,5 +48,6 @@ def run(settings: ToySettings, inputs: Mapping[str, Artifact], context: StageCon
     behave(settings.behavior, context)
     fed = {role: json.loads(artifact.file("result.json").read_text()) for role, artifact in inputs.items()}
     result = settings.value + sum(fed.values())
-    (context.output / "result.json").write_text(json.dumps(result))
+    if context.rank == 0:
+        (context.output / "result.json").write_text(json.dumps(result))
     return Outcome(metrics=[Metric("toy", "sum", result, 42)], ledger=[{"epsilon": 1.0}], notes={"fed": fed})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toystages.behavior import ToySettings
-
 from fedsynth.pipeline.stage import Side, Stage
+from toystages.behavior import ToySettings
 
 STAGE = Stage(kind="constant", settings=ToySettings, runs="toystages.behavior:run", side=Side.SERVER)

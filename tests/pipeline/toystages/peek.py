@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from toystages.behavior import ToySettings
-
 from fedsynth.pipeline.stage import Side, Stage
+from toystages.behavior import ToySettings
 
 STAGE = Stage(
     kind="peek", settings=ToySettings, runs="toystages.behavior:run", side=Side.SERVER, data=("mitdb",)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from toystages.behavior import ToySettings
-
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage
+from toystages.behavior import ToySettings
 
 STAGE = Stage(
     kind="publish",

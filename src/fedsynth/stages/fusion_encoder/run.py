@@ -23,7 +23,7 @@ from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import predict
 from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
-from fedsynth.stages.training import fit, seed_everything
+from fedsynth.stages.training import BestWeights, fit, seed_everything
 
 STRATEGIES = {"fedavg": FedAvg}
 ARMS = {"both": (True, True), "image_only": (True, False), "ecg_only": (False, True)}
@@ -58,6 +58,7 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
     arguments: dict[str, object] = {"federation": federation, "enable_progress_bar": True}
     if context.world_size > 1:
         arguments["strategy"] = ClientShardedStrategy()
+    best = BestWeights(module.network, "val/loss")
     history = fit(
         module,
         PairedClientsData(pairs, batch_size=settings.batch_size, seed=seed),
@@ -65,17 +66,19 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
         network=module.network,
         trainer_class=FederatedTrainer,
         trainer_arguments=arguments,
-        callbacks=[FederatedProgressBar(console())],
+        callbacks=[FederatedProgressBar(console()), *([best] if settings.checkpoint == "best" else [])],
     )
     if context.rank != 0:
         return Outcome()
+    best.restore()
     context.save("model.safetensors", module.network.state_dict())
     history.write(context.output)
-    return evaluate(module.network.cpu(), pairs, settings, context)
+    chosen = best.epoch + 1 if best.weights else len(history.rows)
+    return evaluate(module.network.cpu(), pairs, settings, context, {"round": chosen})
 
 
 def evaluate(
-    network: FusionClassifier, pairs: PairedClients, settings: FusionEncoderSettings, context: StageContext
+    network: FusionClassifier, pairs: PairedClients, settings: FusionEncoderSettings, context: StageContext, notes: dict
 ) -> Outcome:
     """Test metrics of the three missing-modality arms at thresholds chosen on validation, with intervals."""
     metrics, gates, scores = [], {}, {}
@@ -93,7 +96,7 @@ def evaluate(
             gates = _gate_statistics(outputs["test"].gates, outputs["test"].attention, pairs.test.label)
     scores |= {"test.probability": scores["both/test.probability"], "test.label": pairs.test.label}
     context.save("scores.safetensors", scores)
-    return Outcome(metrics=metrics, notes={"gates": gates})
+    return Outcome(metrics=metrics, notes={**notes, "gates": gates})
 
 
 def _splits(pairs: PairedClients) -> dict[str, object]:

@@ -27,6 +27,7 @@ class FusionEncoderSettings:
     strategy: str = setting(one_of=("fedavg",))
     local_epochs: int = setting(minimum=1)
     participation: float = setting(above=0.0, maximum=1.0)
+    checkpoint: str = setting(one_of=("best", "last"))
     learning_rate: float = setting(above=0.0)
     weight_decay: float = setting(minimum=0.0)
     batch_size: int = setting(minimum=2)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsynth.diffusion.ddpm import noise_prediction_loss
 from fedsynth.diffusion.ema import exponential_moving_average
+from fedsynth.diffusion.precondition import PreconditionedDenoiser
 from fedsynth.diffusion.schedule import NoiseSchedule, cosine_schedule, linear_schedule
 from fedsynth.models.denoiser import LatentDenoiser
 
@@ -60,9 +61,10 @@ class LatentDDPM(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.network = LatentDenoiser(dim, width, num_blocks, time_embedding_dim, num_classes)
-        self.average = exponential_moving_average(self.network, ema_decay)
         self.schedule = noise_schedule(beta_schedule, num_timesteps)
+        network = LatentDenoiser(dim, width, num_blocks, time_embedding_dim, num_classes)
+        self.network = PreconditionedDenoiser(network, self.schedule)
+        self.average = exponential_moving_average(self.network, ema_decay)
         self.stream: torch.Generator | None = None
 
     def on_train_start(self) -> None:

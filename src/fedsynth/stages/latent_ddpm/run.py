@@ -43,7 +43,7 @@ def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: S
     history = fit(module, data, context, network=module.network, checkpoint_every=10)
     if context.rank != 0:
         return Outcome()
-    state = {f"network.{name}": value for name, value in module.average.module.state_dict().items()}
+    state = dict(module.average.module.state_dict())
     state |= {"scaler.mean": data.scaler.mean, "scaler.std": data.scaler.std}
     context.save("denoiser.safetensors", state)
     history.write(context.output)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from fedsynth.diffusion.ddim import sample_ddim
+from fedsynth.diffusion.precondition import PreconditionedDenoiser
 from fedsynth.diffusion.standardize import LatentScaler
 from fedsynth.models.denoiser import LatentDenoiser
 from fedsynth.pipeline.artifacts import Artifact
@@ -22,13 +23,15 @@ def run(settings: SynthesizeSettings, inputs: Mapping[str, Artifact], context: S
     trained, stored = artifact.manifest["settings"], artifact.load("denoiser.safetensors")
     scaler = LatentScaler(stored.pop("scaler.mean"), stored.pop("scaler.std"))
     dim, num_classes = len(scaler.mean), int(artifact.manifest["notes"]["num_classes"])
+    schedule = noise_schedule(trained["beta_schedule"], trained["num_timesteps"])
     network = LatentDenoiser(dim, trained["width"], trained["num_blocks"], trained["time_embedding_dim"], num_classes)
-    network.load_state_dict({name.removeprefix("network."): value for name, value in stored.items()})
+    denoiser = PreconditionedDenoiser(network, schedule)
+    denoiser.load_state_dict(stored)
     labels = torch.arange(num_classes).repeat_interleave(settings.num_per_class)
     standardized = sample_ddim(
-        network.eval(),
+        denoiser.eval(),
         labels,
-        schedule=noise_schedule(trained["beta_schedule"], trained["num_timesteps"]),
+        schedule=schedule,
         num_steps=settings.num_steps,
         guidance_scale=settings.guidance_scale,
         dim=dim,

@@ -1,0 +1,373 @@
+"""Composing and checking configs: whatever is wrong is one message with key, value and remedy."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from fedsynth import composition
+from fedsynth.composition import (
+    check_keys,
+    compose_config,
+    expand_sweep,
+    experiments,
+    new_run_id,
+    resolved,
+    source_of,
+    sweep_parameters,
+)
+from fedsynth.errors import ConfigError, FedSynthError, PrivateInputError
+from fedsynth.run import Run
+
+EXPERIMENT = "experiment=feddp_pald"
+CONFIGS = composition.CONFIG_DIR
+# Other groups than these speak for themselves: experiments, sweeps, stages, and what the user keeps local.
+GROUPS = (
+    "data", "debug", "diffusion", "evaluation", "federated", "logger", "model", "paper", "paths", "schedule",
+    "trainer",
+)  # fmt: skip
+OPTIONS = {group: sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) for group in GROUPS}
+
+
+def check(*overrides: str) -> None:
+    Run(compose_config(overrides)).check()
+
+
+@pytest.fixture(scope="module")
+def composed() -> DictConfig:
+    return compose_config([EXPERIMENT])
+
+
+def changed(config: DictConfig, key: str, value: Any) -> DictConfig:
+    """The config with one value changed, as ``key=value`` on the command line would."""
+    copy = config.copy()
+    OmegaConf.set_struct(copy, False)
+    OmegaConf.update(copy, key, value)
+    return copy
+
+
+# -- what there is works -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_composes_checks_and_bears_its_own_name(name: str) -> None:
+    config = compose_config([f"experiment={name}"])
+    Run(config).check()
+    assert config.experiment_name == name
+
+
+@pytest.mark.parametrize("number", range(max(map(len, OPTIONS.values()))))
+def test_every_option_of_every_group_composes_and_checks(number: int) -> None:
+    # The first options of all groups together, then the second ones, … A lone process may plan for several.
+    check(
+        EXPERIMENT,
+        "plan=true",
+        *(f"{group}={names[number % len(names)]}" for group, names in OPTIONS.items()),
+    )
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "privacy").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_privacy_option_composes_and_those_without_noise_stay_from_the_server(path: Path) -> None:
+    config = compose_config([EXPERIMENT, f"privacy={path.stem}"])
+    if config.privacy.epsilon < float("inf"):
+        Run(config).check()
+    else:
+        with pytest.raises(PrivateInputError, match=r"stages\.mix .*'release', which is private"):
+            Run(config).check()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CONFIGS / "hparams_search").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_search_expands_to_several_configs_that_check(path: Path) -> None:
+    combinations = list(expand_sweep([EXPERIMENT, f"hparams_search={path.stem}"]))
+    assert len(combinations) > 1
+    check(*combinations[0])
+
+
+def test_every_group_is_tested_here() -> None:
+    found = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    assert found == {*GROUPS, "privacy", "experiment", "hparams_search", "stage", "hydra", "local"}
+
+
+def test_every_kind_of_stage_has_its_config_file() -> None:
+    stages = CONFIGS.parent / "src" / "fedsynth" / "stages"
+    assert sorted(path.parent.name for path in stages.glob("*/spec.py")) == sorted(
+        path.stem for path in (CONFIGS / "stage").glob("*.yaml")
+    )
+
+
+# -- typos ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["stages.release.epsilonn=1"], ["stages.release.epsilonn", "Did you mean stages.release.epsilon?"]),
+        (["privacy.epsilo=1"], ["privacy.epsilo", "Did you mean privacy.epsilon?"]),
+        (["sed=1"], ["sed is not a key", "Did you mean seed?"]),
+        (["trainr=gpu"], ["trainr is not a key", "Did you mean trainer?"]),
+        (["+privacy.epsilonn=1"], ["privacy.epsilonn", "Did you mean 'epsilon'?"]),
+        (["trainer=gpus"], ["trainer=gpus", "Did you mean gpu?", "cpu, ddp"]),
+        (["privacy=off"], ["privacy=off", "There are: dp_pma, none"]),
+        (["seed"], ["'seed' is not an override", "key=value"]),
+        (["seed=[1"], ["'seed=[1' is not an override", "key=value"]),
+        (["privacy=null"], ["cannot be composed", "must be a string or a list"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_typo_is_refused_with_the_key_and_a_remedy(overrides: list[str], parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(EXPERIMENT, *overrides)
+    message = str(caught.value)
+    assert [part for part in parts if part not in message] == []
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "parts"),
+    [
+        ("stages.mix.sed", 1, ["stages.mix.sed", "Did you mean 'seed'?"]),
+        ("trainer.max_epoch", 1, ["trainer.max_epoch ", "Did you mean 'max_epochs'?"]),
+        ("color", "red", ["color is not a known key"]),
+        ("stages.audit.stage", "adit", ["stages.audit.stage", "'adit'", "Known kinds: audit"]),
+        ("stages.mix.inputs.release", "releas", ["stages.mix.inputs.release", "'releas'", "'release'"]),
+        ("only", ["mixx"], ["only names no stage", "'mixx'", "mix"]),
+        ("force", "mixx", ["force names no stage", "'mixx'"]),
+        ("from", "mixx", ["from names no stage", "'mixx'"]),
+    ],
+)
+def test_a_mistyped_name_is_refused_with_the_key_and_a_remedy(
+    composed: DictConfig, key: str, value: Any, parts: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Run(changed(composed, key, value)).check()
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest_and_all() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check("experiment=fedp_pald")
+    assert "experiment=fedp_pald: there is no 'fedp_pald'" in str(caught.value)
+    assert "Did you mean feddp_pald?" in str(caught.value)
+    assert all(name in str(caught.value) for name in experiments())
+
+
+@pytest.mark.parametrize("overrides", [[], ["seed=1"]])
+def test_no_experiment_is_one_message_with_all_there_are(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"no experiment chosen.*experiment=NAME.*feddp_pald"):
+        check(*overrides)
+
+
+def test_an_empty_experiment_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"experiment=: .*There are: feddp_pald"):
+        check("experiment=")
+
+
+# -- values --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "parts"),
+    [
+        (
+            "privacy.epsilon",
+            -1,
+            ["stages.release.epsilon must be > 0, got -1", "comes from privacy.epsilon", ".inf"],
+        ),
+        ("privacy.epsilon", 0, ["must be > 0, got 0", "privacy.epsilon"]),
+        ("privacy.epsilon", "small", ["wrong type", "'small'", "privacy.epsilon", ".inf"]),
+        ("stages.release.epsilon", -1, ["stages.release.epsilon must be > 0, got -1"]),
+        ("privacy.delta", 1, ["must be > 0 and < 1, got 1", "privacy.delta", "1e-5"]),
+        ("privacy.delta", 0, ["must be > 0 and < 1, got 0", "privacy.delta"]),
+        ("privacy.num_shards", 0, ["num_shards must be ≥ 1, got 0", "privacy.num_shards"]),
+        ("data.num_clients", 0, ["num_clients must be ≥ 1, got 0", "data.num_clients", "paper uses 5"]),
+        ("data.num_clients", "two", ["wrong type", "'two'", "wanted int", "data.num_clients"]),
+        ("data.num_clients", 2.5, ["wrong type", "2.5", "data.num_clients"]),
+        ("data.dirichlet_alpha", 0, ["dirichlet_alpha must be > 0, got 0", "data.dirichlet_alpha"]),
+        ("data.dirichlet_alpha", -0.5, ["must be > 0, got -0.5"]),
+        ("data.split_fractions", [0.5, 0.1, 0.1], ["sum to 1", "[0.5, 0.1, 0.1]", "data.split_fractions"]),
+        ("data.split_fractions", [0.9, 0.2, -0.1], ["split_fractions must be > 0", "data.split_fractions"]),
+        ("data.source", "fake", ["data.source must be one of auto, real, simulated, got 'fake'"]),
+        ("data.image_size", 29, ["data.image_size must be one of 28, 64", "got 29"]),
+        ("data.download", "nope", ["data.download", "'nope'"]),
+        ("federated.rounds", 0, ["trainer.max_epochs must be ≥ 1, got 0", "federated.rounds"]),
+        ("federated.local_epochs", 0, ["local_epochs must be", "got 0", "federated.local_epochs"]),
+        ("federated.participation", 0, ["participation must be", "federated.participation"]),
+        ("federated.participation", 1.5, ["participation must be", "1.5"]),
+        ("federated.strategy", "fedsum", ["strategy", "'fedsum'"]),
+        ("schedule.pretrain_epochs", -1, ["max_epochs must be ≥ 1, got -1", "schedule.pretrain_epochs"]),
+        ("evaluation.classifier_seeds", [], ["classifier_seeds must be", "[]"]),
+        ("evaluation.classifier_seeds", [1, 1], ["classifier_seeds must be different", "[1, 1]"]),
+        (
+            "diffusion.label_dropout",
+            1.5,
+            ["label_dropout must be ≥ 0 and ≤ 1, got 1.5", "diffusion.label_dropout"],
+        ),
+        ("diffusion.beta_schedule", "sine", ["beta_schedule must be one of linear, cosine, got 'sine'"]),
+        ("model.latent_dim", 0, ["latent_dim must be ≥", "got 0", "model.latent_dim"]),
+        ("seed", "abc", ["seed has the wrong type", "'abc'", "wanted int"]),
+        ("seed", -1, ["seed must be ≥ 0", "got -1"]),
+        ("plan", "off", ["plan must be true or false, got 'off'"]),
+        (
+            "trainer.num_threads",
+            -2,
+            ["trainer.num_threads must be ≥ 0, got -2", "0 leaves the number to torch"],
+        ),
+        ("trainer.accelerator", "abacus", ["trainer.accelerator must be one of", "'abacus'"]),
+        ("trainer.devices", 2, ["trainer.devices=2", "torchrun", "make train"]),
+        ("paths.log_dir", "", ["paths.log_dir is empty", "LOG_DIR"]),
+        ("paths.log_dir", None, ["paths.log_dir has the wrong type", "LOG_DIR"]),
+        ("stages.mix.as_auditor", "no", ["stages.mix.as_auditor must be true or false, got 'no'"]),
+        ("stages.mix.inputs", "release", ["stages.mix.inputs must be a mapping", "'release'"]),
+        ("stages.mix", None, ["stages.mix.stage is missing"]),
+        ("trainer", None, ["trainer must be a section", "None"]),
+        ("data", 3, ["stages.clients.", "data"]),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, list) else "",
+)
+def test_an_impossible_value_is_refused_with_key_value_and_source(
+    composed: DictConfig, key: str, value: Any, parts: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Run(changed(composed, key, value)).check()
+    message = str(caught.value)
+    assert [part for part in parts if part not in message] == []
+    assert "\n" not in message
+
+
+def test_a_lone_name_selects_like_a_list_of_one(composed: DictConfig) -> None:
+    for key in ("only", "force"):
+        assert getattr(Run(changed(composed, key, "mix")).selection, key) == ("mix",)
+        assert getattr(Run(changed(composed, key, ["mix"])).selection, key) == ("mix",)
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the config folder, to be spoiled."""
+    copy = tmp_path / "configs"
+    shutil.copytree(CONFIGS, copy)
+    monkeypatch.setattr(composition, "CONFIG_DIR", copy)
+    composition._keys_of.cache_clear()
+    return copy
+
+
+SPOILED = {
+    "unknown setting of a stage": (
+        "stages: {release: {epsilonn: 1}}",
+        r"stages\.release\.epsilonn.*'epsilon'",
+    ),
+    "unknown key of a group": ("privacy: {epsilonn: 1}", r"privacy\.epsilonn is not a known key.*'epsilon'"),
+    "unknown key at the top": ("sed: 43", r"sed is not a known key.*'seed'"),
+    "unknown trainer argument": ("trainer: {max_epoch: 1}", r"trainer\.max_epoch is not.*'max_epochs'"),
+    "unknown kind": ("stages: {more: {stage: nothing}}", r"stages\.more\.stage must name.*'nothing'"),
+    "impossible value": ("privacy: {delta: 1.0}", r"delta must be.*got 1\.0.*comes from privacy\.delta"),
+    "infinity as a word": ("data: {num_clients: inf}", r"num_clients has the wrong type.*'inf'"),
+    "reference to nothing": ("seed: ${nothing.here}", r"seed: .*nothing\.here"),
+    "unset variable": ("seed: ${oc.env:FEDSYNTH_NOT_SET}", r"seed: .*FEDSYNTH_NOT_SET"),
+    "no stages": ("stages: null", r"experiment spoiled has no stages"),
+    "broken YAML": ("seed: [1", r"not valid YAML: .*spoiled"),
+    "key given twice": ("seed: 1\nseed: 2", r"not valid YAML: .*seed"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), SPOILED.values(), ids=SPOILED)
+def test_a_mistake_in_an_experiment_file_is_refused(configs: Path, text: str, message: str) -> None:
+    head = "# @package _global_\ndefaults:\n  - feddp_pald\n  - _self_\nexperiment_name: spoiled\n"
+    (configs / "experiment" / "spoiled.yaml").write_text(head + text + "\n")
+    with pytest.raises(ConfigError, match=message) as caught:
+        check("experiment=spoiled")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_experiment_file_is_refused(configs: Path) -> None:
+    (configs / "experiment" / "empty.yaml").write_text("# @package _global_\n")
+    with pytest.raises(ConfigError, match=r"no experiment chosen, or one without stages"):
+        check("experiment=empty")
+
+
+def test_a_file_of_the_user_s_own_is_read_last(configs: Path) -> None:
+    (configs / "local" / "default.yaml").write_text("# @package _global_\nprivacy: {epsilon: 2.0}\n")
+    assert compose_config([EXPERIMENT]).privacy.epsilon == 2.0
+
+
+def test_a_key_that_one_option_of_a_group_introduces_is_known(configs: Path) -> None:
+    text = (configs / "privacy" / "dp_pma.yaml").read_text()
+    (configs / "privacy" / "more.yaml").write_text(text + "temperature: 1.0\n")
+    check(EXPERIMENT, "privacy=more")
+
+
+def test_without_config_files_the_message_says_how_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(composition, "CONFIG_DIR", tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"no config folder at .*gone.*pip install -e"):
+        compose_config([EXPERIMENT])
+
+
+def test_known_keys_pass(composed: DictConfig) -> None:
+    values = resolved(composed)
+    check_keys(values)
+    with pytest.raises(ConfigError, match=r"evaluation\.nearst_k.*'nearest_k'"):
+        check_keys({**values, "evaluation": {"nearst_k": 1}})
+
+
+# -- references, sweeps, names -------------------------------------------------------------------------------
+
+
+def test_the_source_of_a_value_is_the_key_it_is_interpolated_from(composed: DictConfig) -> None:
+    assert source_of(composed, "stages.release.epsilon") == "privacy.epsilon"
+    assert source_of(composed, "stages.fusion_encoder.trainer.max_epochs") == "federated.rounds"
+    assert source_of(composed, "stages.release_nonprivate.epsilon") == ""
+    assert source_of(composed, "stages.nothing.epsilon") == ""
+    assert source_of(composed, "seed") == ""
+
+
+def test_a_sweep_is_the_product_of_its_values() -> None:
+    expanded = list(expand_sweep([EXPERIMENT, "seed=1,2", "privacy.epsilon=1,2,4", "data.num_clients=3"]))
+    assert expanded == [
+        [EXPERIMENT, f"seed={seed}", f"privacy.epsilon={epsilon}", "data.num_clients=3"]
+        for seed, epsilon in product((1, 2), (1, 2, 4))
+    ]
+
+
+def test_a_sweep_over_ranges_and_choices_is_expanded() -> None:
+    assert list(expand_sweep(["seed=range(1,4)"])) == [["seed=1"], ["seed=2"], ["seed=3"]]
+    assert list(expand_sweep(["seed=choice(7,9)"])) == [["seed=7"], ["seed=9"]]
+
+
+def test_a_list_is_one_value_and_no_sweep() -> None:
+    assert list(expand_sweep(["evaluation.classifier_seeds=[1,2]"])) == [
+        ["evaluation.classifier_seeds=[1,2]"]
+    ]
+
+
+def test_a_sweep_in_a_config_file_is_expanded_and_typed_values_win() -> None:
+    search = "hparams_search=epsilon"
+    assert sweep_parameters([EXPERIMENT]) == {}
+    assert list(sweep_parameters([EXPERIMENT, search])) == ["privacy.epsilon"]
+    words = list(expand_sweep([EXPERIMENT, search, "privacy.delta=0.1,0.2"]))
+    assert words[0] == ["privacy.epsilon=1", EXPERIMENT, search, "privacy.delta=0.1"]
+    assert [line[0] for line in words[::2]] == [f"privacy.epsilon={budget}" for budget in (1, 2, 4, 8)]
+    typed = next(expand_sweep([EXPERIMENT, search, "privacy.epsilon=3"]))
+    assert compose_config(typed).privacy.epsilon == 3
+
+
+def test_run_identifiers_differ_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({new_run_id() for _ in range(20)}) == 20
+    monkeypatch.setenv("RUN_ID", "mine")
+    assert new_run_id() == "mine"
+    assert compose_config([EXPERIMENT]).run_id == "mine"
+
+
+def test_every_refusal_is_an_error_the_app_prints() -> None:
+    assert issubclass(ConfigError, FedSynthError)
+    assert issubclass(PrivateInputError, FedSynthError)
