@@ -17,6 +17,7 @@ from fedsynth.composition import compose_config, resolved
 from fedsynth.data import simulated
 from fedsynth.environment import describe_environment, git_commit, prepare_process
 from fedsynth.errors import ArtifactError, ConfigError, PrivateInputError
+from fedsynth.run import Run
 from fedsynth.train import check_before_running
 
 EXPERIMENT = "experiment=feddp_pald"
@@ -320,6 +321,18 @@ def test_a_stage_that_fails_for_want_of_space_is_one_message(folders: Path) -> N
     assert "the disk is full" in plain(result.stderr)
     assert "Traceback" not in result.stderr
     assert [path.parent.parent.name for path in folders.glob("logs/artifacts/*/*/manifest.json")] == ["first"]
+
+
+def test_curves_of_each_training_outlive_the_stage_beside_the_run(folders: Path) -> None:
+    run = Run(compose_config([EXPERIMENT]), folders / "logs" / "runs" / "one")
+    (planned,) = [planned for planned in run.plan({}) if planned.name == "latent_ddpm"]
+    for part in ("last", "second"):
+        with run._loggers("latent_ddpm", "k" * 64, planned.settings)(part) as loggers:
+            for logger in loggers:
+                logger.log_metrics({"train/loss": 0.5}, step=0)
+    curves = list(folders.rglob("metrics.csv"))
+    assert len(curves) == 2
+    assert all(folders / "logs" / "runs" / "one" in path.parents for path in curves)
 
 
 # -- the machine ---------------------------------------------------------------------------------------------

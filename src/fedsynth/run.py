@@ -148,16 +148,17 @@ class Run:
         from fedsynth.tracking import stage_loggers
 
         assert self.run_dir is not None
-        experiment, run_id = self.config["experiment_name"], self.run_dir.name
+        run_dir, experiment = self.run_dir, self.config["experiment_name"]
 
-        def open_loggers(save_dir: Path) -> Any:
+        def open_loggers(part: str) -> Any:
+            name = stage if part == "last" else f"{stage}/{part}"
             return stage_loggers(
                 self.config["logger"],
                 experiment=experiment,
-                run_id=run_id,
-                stage=stage,
+                run_id=run_dir.name,
+                stage=name,
                 key=key,
-                save_dir=save_dir,
+                save_dir=run_dir / "logs" / name,
                 config=canonical(settings),
             )
 

@@ -181,10 +181,10 @@ def test_resuming_a_run_bounded_by_steps_finishes_the_round_it_was_in(tmp_path) 
 
 
 def test_a_resumed_run_stops_early_in_the_same_round(tmp_path) -> None:
-    def callbacks(
-        root: Path,
-    ) -> list[Callback]:  # the loss never improves by so much: stop after three rounds
-        return [EarlyStopping("val/loss", patience=2, min_delta=1e6), saver(root)]
+    # The loss never improves by so much, so three rounds; saved after the rule has counted the round.
+    def callbacks(root: Path) -> list[Callback]:
+        rule = EarlyStopping("val/loss", patience=2, min_delta=1e6, check_on_train_epoch_end=False)
+        return [rule, saver(root, save_on_train_epoch_end=False)]
 
     changes = {"max_epochs": 6, "enable_checkpointing": True}
     whole = uninterrupted(tmp_path, callbacks=callbacks(tmp_path), **changes)

@@ -51,7 +51,7 @@ def runner(root: Path, ranks: Ranks | None = None, heard: list[tuple[str, str]] 
     return Runner(
         ArtifactStore(root),
         ranks or Ranks(),
-        loggers=lambda stage, key, settings: lambda folder: nullcontext([]),
+        loggers=lambda stage, key, settings: lambda part: nullcontext([]),
         describe=describe,
         announce=lambda planned, status, seconds: (
             heard.append((planned.name, status)) if heard is not None else None

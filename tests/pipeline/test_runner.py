@@ -162,6 +162,12 @@ def test_an_interrupted_stage_leaves_its_checkpoint_and_no_artifact(tmp_path: Pa
     assert list(tmp_path.glob("one/*.partial")) == []
 
 
+def test_an_interruption_that_lightning_turns_into_an_exit_is_still_an_interruption(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, {"one": toy("constant", behavior="interrupt as lightning does")})
+    assert list(tmp_path.glob("one/*/manifest.json")) == []
+
+
 def test_a_full_disk_in_a_stage_is_one_message_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         ArtifactError, match=r"stages\.one could not write .* disk is full.*LOG_DIR.*same command"

@@ -78,7 +78,7 @@ def context(folder: Path, rank: int = 0) -> StageContext:
         folder,
         {},
         {},
-        loggers=lambda path: SimpleNamespace(),
+        loggers=lambda part: SimpleNamespace(),
         rank=rank,
         world_size=2,
     )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ArtifactError, ConfigError
@@ -64,14 +63,14 @@ class Runner:
     Attributes:
         store: Where artifacts live.
         ranks: The processes of the run; only the first one writes.
-        loggers: ``loggers(stage, key, settings)`` gives the stage's own ``loggers(save_dir)``.
+        loggers: ``loggers(stage, key, settings)`` gives the stage's own ``loggers(part)``.
         describe: ``describe(planned)`` gives manifest entries about data and environment.
         announce: Called with (planned, "computed" | "cached" | "running", seconds).
     """
 
     store: ArtifactStore
     ranks: Ranks
-    loggers: Callable[[str, str, Any], Callable[[Path], AbstractContextManager[list[Any]]]]
+    loggers: Callable[[str, str, Any], Callable[[str], AbstractContextManager[list[Any]]]]
     describe: Callable[[PlannedStage], dict[str, Any]]
     announce: Callable[[PlannedStage, str, float], None]
     sources: Mapping[str, Any] = field(default_factory=dict)
@@ -161,6 +160,11 @@ class Runner:
         def call() -> Outcome:
             try:
                 return planned.stage.load()(planned.settings, inputs, context)
+            except SystemExit as error:
+                # Lightning answers Ctrl-C with sys.exit: give the user the same message as anywhere else.
+                if isinstance(error.__context__, KeyboardInterrupt):
+                    raise KeyboardInterrupt from error
+                raise
             except Exception as error:
                 if not is_disk_full(error):
                     raise

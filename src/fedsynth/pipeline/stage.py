@@ -69,8 +69,8 @@ class StageContext:
         scratch: Folder that survives a kill: checkpoints live here until the artifact is committed.
         trainer: Arguments for ``lightning.Trainer``, hardware and schedule merged.
         sources: The data sources the stage declared.
-        loggers: ``loggers(part)`` is a context manager that yields Lightning loggers and closes them; ``part``
-            tells apart the trainings of a stage that makes several.
+        loggers: ``loggers(part)`` is a context manager that yields Lightning loggers and closes them;
+            ``part`` tells apart the trainings of a stage that makes several.
     """
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ def behave(behavior: str, context: StageContext) -> None:
     if behavior == "interrupt":
         (context.scratch / "checkpoint").write_text("epoch 3")
         raise KeyboardInterrupt
+    if behavior == "interrupt as lightning does":
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
     if behavior == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
     if behavior.startswith("wait:"):
