@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,12 +16,14 @@ from fedsynth.console import announce, banner, console, print_plan
 from fedsynth.data.sources import DataSource
 from fedsynth.environment import describe_environment, git_commit, prepare_process
 from fedsynth.errors import ConfigError, FedSynthError
-from fedsynth.pipeline.artifacts import ArtifactStore, explained
+from fedsynth.pipeline.artifacts import ArtifactStore
 from fedsynth.pipeline.planner import PlannedStage, plan_stages
 from fedsynth.pipeline.ranks import Ranks
 from fedsynth.pipeline.runner import Runner, Selection
+from fedsynth.run_record import RunRecord
 from fedsynth.run_settings import check_processes, check_run_settings
 from fedsynth.run_sources import obtain_sources, planner_sources, source_records, sources_on_disk
+from fedsynth.tracking import check_loggers
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +54,7 @@ class Run:
         with self._naming_sources():
             check_run_settings(self.config)
         check_processes(self.config)
+        check_loggers(self.config["logger"])
         self.selection.names(self.plan({}))
 
     def print_plan(self) -> None:
@@ -113,27 +112,33 @@ class Run:
             banner(
                 "SIMULATED DATA: no real records were found or fetched. Nothing below is a medical result."
             )
-        started, clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
-        runner = Runner(self.store, ranks, self._loggers, self._describe(sources), announce, sources)
-        done = runner.run(self.plan(sources), self.selection)
-        ranks.on_first(
-            lambda: self._finish(self._record(done, started, time.perf_counter() - clock, simulated))
+        record = RunRecord(self.run_dir, self.log_dir, self.config, simulated)
+        runner = Runner(
+            self.store,
+            ranks,
+            self._loggers,
+            self._describe(sources),
+            announce,
+            sources,
+            progressed=record.write,
         )
+        done = runner.run(self.plan(sources), self.selection)
+        ranks.on_first(lambda: self._report(record.write(done, finished=True)))
         if simulated:
             banner("SIMULATED DATA: see above.")
         ranks.disconnect()
 
-    def _finish(self, record: dict[str, Any]) -> None:
+    def _report(self, record: dict[str, Any]) -> None:
         from fedsynth.report.build import build_report
+        from fedsynth.report.console import print_headline
         from fedsynth.tracking import log_report
 
         assert self.run_dir is not None
-        with explained(self.run_dir / "run.json"):
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            (self.run_dir / "run.json").write_text(json.dumps(record, indent=1) + "\n")
         try:
             files = build_report([self.run_dir], self.run_dir, log_dir=self.log_dir)
+            print_headline(files.content, console())
             log_report(files, record, self.config["logger"], self.run_dir)
+            console().print(f"Report: {files.html}")
         except FedSynthError:
             raise
         except Exception as error:
@@ -172,35 +177,3 @@ class Run:
             return {"data": data, "environment": environment, "commit": commit}
 
         return describe
-
-    def _record(self, done: dict[str, Any], started: str, seconds: float, simulated: bool) -> dict[str, Any]:
-        stages = {}
-        for name, entry in done.items():
-            artifact = entry["artifact"]
-            manifest = artifact.manifest
-            stages[name] = {
-                "kind": manifest["kind"],
-                "key": artifact.key,
-                "path": str(artifact.path.relative_to(self.log_dir)),
-                "status": entry["status"],
-                "seconds": round(
-                    entry["seconds"] if entry["status"] == "computed" else manifest["seconds"], 3
-                ),
-                "sensitivity": manifest["sensitivity"],
-                "side": manifest["side"],
-            }
-        assert self.run_dir is not None
-        return {
-            "experiment": self.config["experiment_name"],
-            "run_id": self.run_dir.name,
-            "seed": self.config["seed"],
-            "command": shlex.join([Path(sys.executable).name, "-m", "fedsynth.train", *sys.argv[1:]]),
-            "commit": git_commit(),
-            "created": started,
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "seconds": round(seconds, 3),
-            "simulated": simulated,
-            "environment": describe_environment(self.config["trainer"]),
-            "config": self.config,
-            "stages": stages,
-        }

@@ -51,7 +51,7 @@ def stage_loggers(
         logger_config: Logger name → its settings; empty or None for no logging.
         experiment: With ``run_id``, the W&B group.
         run_id: Of the run.
-        stage: Of the run; the W&B job type.
+        stage: Of the run; the W&B job type. ``stage/part`` for one training of a stage that makes several.
         key: The stage's key; its first 12 digits and the run id make the W&B run id.
         save_dir: Folder that outlives the stage. Made if needed.
         config: The stage's settings, logged once.
@@ -84,7 +84,7 @@ def stage_loggers(
                         group=f"{experiment}/{run_id}",
                         job_type=stage,
                         run_name=f"{stage} ({run_id})",
-                        id=wandb_id(key[:12], run_id),
+                        id=wandb_id(key[:12], run_id, *stage.split("/")[1:]),
                         save_dir=save_dir,
                         config=config,
                     )

@@ -54,9 +54,7 @@ def test_noisy_inputs_are_copied_whatever_the_network_says() -> None:
 def test_one_timestep_for_all_rows_equals_one_a_row() -> None:
     denoiser, x = untrained(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     label = torch.tensor([0, 1, 2])
-    torch.testing.assert_close(
-        denoiser(x, torch.tensor(7), label), denoiser(x, torch.full((3,), 7), label)
-    )
+    torch.testing.assert_close(denoiser(x, torch.tensor(7), label), denoiser(x, torch.full((3,), 7), label))
 
 
 def test_a_network_without_a_null_label_is_refused() -> None:

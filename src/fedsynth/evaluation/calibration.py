@@ -19,7 +19,7 @@ TEMPERATURE_RANGE = (0.01, 100.0)
 def calibration_bins(probability: Float[Tensor, " n"], num_bins: int) -> Int[Tensor, " n"]:
     """Equal-width right-closed bins: bin m is (m/M, (m+1)/M], and 0 belongs to the first (Guo et al.)."""
     edges = torch.linspace(0, 1, num_bins + 1, dtype=probability.dtype, device=probability.device)
-    return (torch.bucketize(probability, edges, right=False) - 1).clamp(0, num_bins - 1)
+    return (torch.bucketize(probability.contiguous(), edges, right=False) - 1).clamp(0, num_bins - 1)
 
 
 def check_num_bins(num_bins: int) -> None:

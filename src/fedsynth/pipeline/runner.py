@@ -66,6 +66,7 @@ class Runner:
         loggers: ``loggers(stage, key, settings)`` gives the stage's own ``loggers(part)``.
         describe: ``describe(planned)`` gives manifest entries about data and environment.
         announce: Called with (planned, "computed" | "cached" | "running", seconds).
+        progressed: Called on the first rank, before the first stage and after each, with what is done so far.
     """
 
     store: ArtifactStore
@@ -74,6 +75,7 @@ class Runner:
     describe: Callable[[PlannedStage], dict[str, Any]]
     announce: Callable[[PlannedStage, str, float], None]
     sources: Mapping[str, Any] = field(default_factory=dict)
+    progressed: Callable[[Mapping[str, Any]], Any] = lambda done: None
 
     def run(self, plan: Sequence[PlannedStage], selection: Selection) -> dict[str, dict[str, Any]]:
         """Every selected stage's artifact, and those of the others that are stored.
@@ -89,6 +91,7 @@ class Runner:
         self.ranks.on_first(lambda: self._check_inputs(plan, selected, selection.force))
         done: dict[str, dict[str, Any]] = {}
         for planned in plan:
+            self.ranks.on_first(partial(self.progressed, done))
             forced = planned.name in selection.force
             if planned.name in selected:
                 done[planned.name] = self._obtain(planned, done, forced=forced)

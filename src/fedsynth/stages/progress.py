@@ -36,7 +36,11 @@ class EpochProgress(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._progress is not None:
-            shown = {k: float(v) for k, v in trainer.callback_metrics.items() if k in ("val/loss", "val/auroc", "train/loss")}
+            shown = {
+                k: float(v)
+                for k, v in trainer.callback_metrics.items()
+                if k in ("val/loss", "val/auroc", "train/loss")
+            }
             text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
             self._progress.update(self._task, completed=trainer.current_epoch + 1, metrics=text)
 

@@ -88,7 +88,9 @@ class KeyGuard(Callback):
     def __init__(self, key: str) -> None:
         self.key = key
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         checkpoint["fedsynth_key"] = self.key
 
 
@@ -165,7 +167,9 @@ def placement(context: StageContext, config: Mapping[str, Any]) -> dict[str, Any
     return {
         "devices": local,
         "num_nodes": context.world_size // local,
-        "strategy": DDPStrategy(broadcast_buffers=False) if config.get("strategy") == "ddp" else config["strategy"],
+        "strategy": DDPStrategy(broadcast_buffers=False)
+        if config.get("strategy") == "ddp"
+        else config["strategy"],
     }
 
 
@@ -176,7 +180,9 @@ def _resumable(path: Path, context: StageContext) -> Path | None:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
-        log.warning("%s cannot be read (%s): stages.%s starts again.", path, type(error).__name__, context.name)
+        log.warning(
+            "%s cannot be read (%s): stages.%s starts again.", path, type(error).__name__, context.name
+        )
         return None
     if found.get("fedsynth_key") != context.key:
         raise ArtifactError(

@@ -47,7 +47,9 @@ def run(settings: AuditSettings, inputs: Mapping[str, Artifact], context: StageC
     return Outcome(metrics=metrics)
 
 
-def fidelity(real: Latents, latent: Tensor, label: Tensor, prefix: str, settings: AuditSettings) -> list[Metric]:
+def fidelity(
+    real: Latents, latent: Tensor, label: Tensor, prefix: str, settings: AuditSettings
+) -> list[Metric]:
     """Class-conditional Fréchet distance, MMD, PRDC and latent norms against the real test latents."""
     metrics = []
     for value, name in enumerate(CLASSES):
@@ -66,7 +68,9 @@ def fidelity(real: Latents, latent: Tensor, label: Tensor, prefix: str, settings
             "real_mean_norm": summary.real_mean_norm,
             "synthetic_mean_norm": summary.synthetic_mean_norm,
         }
-        metrics += [Metric(prefix + name, key, float(number), settings.seed) for key, number in numbers.items()]
+        metrics += [
+            Metric(prefix + name, key, float(number), settings.seed) for key, number in numbers.items()
+        ]
     return metrics
 
 

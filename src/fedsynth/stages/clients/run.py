@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-
 from fedsynth.data.medmnist import read_medmnist
 from fedsynth.data.mitbih import read_beats
 from fedsynth.data.pairing import build_pairs

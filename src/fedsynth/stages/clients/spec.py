@@ -13,7 +13,9 @@ from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
 class ClientsSettings:
     label_rule: str = setting(one_of=("n_vs_rest", "aami"))
     num_clients: int = setting(minimum=1, remedy="The paper uses 5.")
-    dirichlet_alpha: float = setting(above=0.0, remedy="Small values give uneven clients; the paper uses 0.5.")
+    dirichlet_alpha: float = setting(
+        above=0.0, remedy="Small values give uneven clients; the paper uses 0.5."
+    )
     min_records_per_client: int = setting(minimum=2)
     split_fractions: list[float] = setting(above=0.0, below=1.0)
     split_seed: int = setting(minimum=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
 
 from fedsynth.data.paired import PairedClients
 from fedsynth.pipeline.artifacts import Artifact
@@ -16,7 +17,8 @@ def run(settings: EncodeSettings, inputs: Mapping[str, Artifact], context: Stage
     """Latents of all splits with labels, clients and stable record numbers; mean norms by class."""
     pairs = PairedClients.from_tensors(inputs["clients"].load("pairs.safetensors"))
     network = load_network(inputs["encoder"])
-    tensors, metrics = {}, []
+    tensors: dict[str, Tensor] = {}
+    metrics = []
     seed = int(inputs["encoder"].manifest["settings"]["seed"])
     for name in ("train", "val", "test"):
         split = getattr(pairs, name)

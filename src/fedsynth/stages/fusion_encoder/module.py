@@ -50,5 +50,8 @@ class FusionEncoder(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(
-            self.parameters(), lr=self.hparams["learning_rate"], weight_decay=self.hparams["weight_decay"], fused=True
+            self.parameters(),
+            lr=self.hparams["learning_rate"],
+            weight_decay=self.hparams["weight_decay"],
+            fused=True,
         )

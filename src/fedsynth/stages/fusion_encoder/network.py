@@ -37,7 +37,9 @@ def build_network(settings: Mapping[str, Any]) -> FusionClassifier:
         normalization=settings["normalization"],
     )
     if settings["fusion"] == "gated":
-        fusion: GatedFusion | MeanFusion = GatedFusion(dim, dim, dim, settings["num_heads"], settings["dropout"])
+        fusion: GatedFusion | MeanFusion = GatedFusion(
+            dim, dim, dim, settings["num_heads"], settings["dropout"]
+        )
     else:
         fusion = MeanFusion(dim, dim, dim, settings["dropout"])
     return FusionClassifier(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedsynth.console import console
 from fedsynth.data.paired import PairedClients
@@ -15,7 +17,7 @@ from fedsynth.federated.progress import FederatedProgressBar
 from fedsynth.federated.sharding import ClientShardedStrategy
 from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.trainer import FederatedTrainer
-from fedsynth.models.fusion_classifier import FusionClassifier
+from fedsynth.models.fusion_classifier import FusionClassifier, FusionOutput
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.seeding import derive_seed, generator
@@ -78,56 +80,66 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
 
 
 def evaluate(
-    network: FusionClassifier, pairs: PairedClients, settings: FusionEncoderSettings, context: StageContext, notes: dict
+    network: FusionClassifier,
+    pairs: PairedClients,
+    settings: FusionEncoderSettings,
+    context: StageContext,
+    notes: dict[str, Any],
 ) -> Outcome:
     """Test metrics of the three missing-modality arms at thresholds chosen on validation, with intervals."""
-    metrics, gates, scores = [], {}, {}
+    metrics: list[Metric] = []
+    scores: dict[str, Tensor] = {"test.label": pairs.test.label}
+    splits = {"val": pairs.val, "test": pairs.test}
     for arm, shown in ARMS.items():
         mask = torch.tensor(shown)
-        outputs = {name: predict(network, s.image, s.ecg, mask) for name, s in _splits(pairs).items()}
+        outputs = {name: predict(network, split.image, split.ecg, mask) for name, split in splits.items()}
         probability = {name: output.logits.double().softmax(1)[:, 1] for name, output in outputs.items()}
         threshold = balanced_accuracy_threshold(probability["val"], pairs.val.label)
-        stream = generator(settings.seed, "fusion_encoder", "bootstrap", arm)
-        for name, split in _splits(pairs).items():
-            metrics += _metrics(arm, name, probability[name], split.label, threshold, settings, stream)
+        for name, split in splits.items():
+            metrics += _metrics(arm, name, probability[name], split.label, threshold, settings)
+            scores[f"{arm}/{name}.probability"] = probability[name]
         metrics.append(Metric(arm, "test/threshold", threshold, settings.seed))
-        scores |= {f"{arm}/{name}.probability": value for name, value in probability.items()}
         if arm == "both":
-            gates = _gate_statistics(outputs["test"].gates, outputs["test"].attention, pairs.test.label)
-    scores |= {"test.probability": scores["both/test.probability"], "test.label": pairs.test.label}
+            scores["test.probability"] = probability["test"]
+            notes = {**notes, "gates": _gate_statistics(outputs["test"], pairs.test.label)}
     context.save("scores.safetensors", scores)
-    return Outcome(metrics=metrics, notes={**notes, "gates": gates})
+    return Outcome(metrics=metrics, notes=notes)
 
 
-def _splits(pairs: PairedClients) -> dict[str, object]:
-    return {"val": pairs.val, "test": pairs.test}
-
-
-def _metrics(arm, split, probability, label, threshold, settings, stream) -> list[Metric]:  # type: ignore[no-untyped-def]
-    values = classification_metrics(probability, label, threshold, num_bins=settings.num_bins)
-    values["loss"] = values.pop("nll")
+def _metrics(
+    arm: str,
+    split: str,
+    probability: Tensor,
+    label: Tensor,
+    threshold: float,
+    settings: FusionEncoderSettings,
+) -> list[Metric]:
+    """Every metric of one arm and split; bootstrap intervals for the test split."""
+    values: dict[str, float] = classification_metrics(
+        probability, label, threshold, num_bins=settings.num_bins
+    )
     intervals = {}
     if split == "test":
+        stream = generator(settings.seed, "fusion_encoder", "bootstrap", arm)
         intervals = bootstrap_intervals(
             probability, label, threshold,
             generator=stream, num_replicates=settings.num_bootstrap, num_bins=settings.num_bins,
         )  # fmt: skip
-        if "nll" in intervals:
-            intervals["loss"] = intervals.pop("nll")
     metrics = []
-    for name, value in values.items():
-        interval = intervals.get(name)
-        low, high = (interval.low, interval.high) if interval and math.isfinite(interval.low) else (None, None)
-        metrics.append(Metric(arm, f"{split}/{name}", float(value), settings.seed, low, high))
+    for key, value in values.items():
+        interval = intervals.get(key)
+        bounds = (interval.low, interval.high) if interval and math.isfinite(interval.low) else (None, None)
+        name = "loss" if key == "nll" else key
+        metrics.append(Metric(arm, f"{split}/{name}", float(value), settings.seed, *bounds))
     return metrics
 
 
-def _gate_statistics(gates: torch.Tensor, attention: torch.Tensor, label: torch.Tensor) -> dict[str, object]:
+def _gate_statistics(output: FusionOutput, label: Tensor) -> dict[str, Any]:
     """Class means of the gates and of the head-averaged attention matrix, order (image, ECG)."""
     return {
         name: {
-            "gates": gates[label == value].mean(0).tolist(),
-            "attention": attention[label == value].mean(0).tolist(),
+            "gates": output.gates[label == value].mean(0).tolist(),
+            "attention": output.attention[label == value].mean(0).tolist(),
         }
         for value, name in enumerate(("negative", "positive"))
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.seeding import derive_seed
@@ -47,5 +46,7 @@ def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: S
     state |= {"scaler.mean": data.scaler.mean, "scaler.std": data.scaler.std}
     context.save("denoiser.safetensors", state)
     history.write(context.output)
-    metrics = [Metric("ddpm", "train/loss", history.rows[-1]["train/loss"], settings.seed)] if history.rows else []
+    metrics = (
+        [Metric("ddpm", "train/loss", history.rows[-1]["train/loss"], settings.seed)] if history.rows else []
+    )
     return Outcome(metrics=metrics, notes={"num_classes": int(samples["label"].max()) + 1})

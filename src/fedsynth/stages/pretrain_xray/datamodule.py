@@ -40,7 +40,9 @@ class ChestMNISTData(L.LightningDataModule):
         label = self.tensors["train"]["label"]
         positives = label.sum(0)
         weight = (len(label) - positives) / positives.clamp(min=1)
-        return torch.where(positives > 0, weight, torch.ones_like(weight)).tolist()  # fidelity: label-without-positives
+        return torch.where(
+            positives > 0, weight, torch.ones_like(weight)
+        ).tolist()  # fidelity: label-without-positives
 
     def train_dataloader(self) -> Any:
         return self._loader("train", shuffle=True)

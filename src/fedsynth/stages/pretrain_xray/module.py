@@ -54,13 +54,17 @@ class XrayPretraining(L.LightningModule):
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
         loss = self.loss(self.network(batch["image"]), batch["label"].float())
-        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch["label"]), sync_dist=True)
+        self.log(
+            "train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch["label"]), sync_dist=True
+        )
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         logits = self.network(batch["image"])
         loss = self.loss(logits, batch["label"].float())
-        self.log("val/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch["label"]), sync_dist=True)
+        self.log(
+            "val/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch["label"]), sync_dist=True
+        )
         self.val_auroc.update(logits.float(), batch["label"])
 
     def on_validation_epoch_end(self) -> None:
@@ -72,5 +76,8 @@ class XrayPretraining(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(
-            self.parameters(), lr=self.hparams["learning_rate"], weight_decay=self.hparams["weight_decay"], fused=True
+            self.parameters(),
+            lr=self.hparams["learning_rate"],
+            weight_decay=self.hparams["weight_decay"],
+            fused=True,
         )

@@ -26,7 +26,11 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
     source = context.sources["chestmnist"]
     seed = derive_seed(settings.seed, "pretrain_xray")
     data = ChestMNISTData(
-        source.path, batch_size=settings.batch_size, seed=seed, rank=context.rank, world_size=context.world_size
+        source.path,
+        batch_size=settings.batch_size,
+        seed=seed,
+        rank=context.rank,
+        world_size=context.world_size,
     )
     seed_everything(seed)
     module = XrayPretraining(
@@ -59,4 +63,6 @@ def _label_auroc(network: torch.nn.Module, image: torch.Tensor, label: torch.Ten
     auroc = multilabel_auroc(logits, label, label.shape[1], average="none")
     both = (label.sum(0) > 0) & (label.sum(0) < len(label))
     names = LABELS if label.shape[1] == len(LABELS) else [f"label_{i}" for i in range(label.shape[1])]
-    return {name: float(value) if ok else float("nan") for name, value, ok in zip(names, auroc, both, strict=True)}
+    return {
+        name: float(value) if ok else float("nan") for name, value, ok in zip(names, auroc, both, strict=True)
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.privacy.clipping import clip_radius_from_norms
@@ -51,4 +50,8 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
     }
     entry = release_ledger_entry(release, stage=context.name)
     metrics = [Metric(arm, name, value, settings.seed) for name, value in values.items()]
-    return Outcome(metrics, [entry.to_record()], {"noise_std": release.noise_std.tolist(), "counts": release.counts.tolist()})
+    return Outcome(
+        metrics,
+        [entry.to_record()],
+        {"noise_std": release.noise_std.tolist(), "counts": release.counts.tolist()},
+    )

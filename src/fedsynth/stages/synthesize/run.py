@@ -24,7 +24,9 @@ def run(settings: SynthesizeSettings, inputs: Mapping[str, Artifact], context: S
     scaler = LatentScaler(stored.pop("scaler.mean"), stored.pop("scaler.std"))
     dim, num_classes = len(scaler.mean), int(artifact.manifest["notes"]["num_classes"])
     schedule = noise_schedule(trained["beta_schedule"], trained["num_timesteps"])
-    network = LatentDenoiser(dim, trained["width"], trained["num_blocks"], trained["time_embedding_dim"], num_classes)
+    network = LatentDenoiser(
+        dim, trained["width"], trained["num_blocks"], trained["time_embedding_dim"], num_classes
+    )
     denoiser = PreconditionedDenoiser(network, schedule)
     denoiser.load_state_dict(stored)
     labels = torch.arange(num_classes).repeat_interleave(settings.num_per_class)

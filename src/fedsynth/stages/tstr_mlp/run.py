@@ -25,7 +25,8 @@ def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageCo
     latent, label = training_latents(inputs["train"])
     if len(label.unique()) < 2:
         raise DataError(f"the training latents of arm {settings.arm!r} hold one class only; TSTR needs both.")
-    metrics, scores = [], {}
+    metrics: list[Metric] = []
+    scores: dict[str, list[Tensor]] = {}
     for seed in settings.classifier_seeds:
         network = _train(latent, label, seed, settings, context)
         probability = {split: _probability(network, real[f"{split}.latent"]) for split in ("val", "test")}
@@ -38,7 +39,9 @@ def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageCo
         at_f1 = f1_threshold(probability["val"], real["val.label"])
         at_f1_metrics = classification_metrics(probability["test"], real["test.label"], at_f1)
         values |= {"f1_at_f1_threshold": at_f1_metrics["f1"], "f1_threshold": at_f1}
-        metrics += [Metric(settings.arm, f"test/{name}", float(value), seed) for name, value in values.items()]
+        metrics += [
+            Metric(settings.arm, f"test/{name}", float(value), seed) for name, value in values.items()
+        ]
         for split, value in probability.items():
             scores.setdefault(f"{split}.probability", []).append(value)
     stacked = {name: torch.stack(values) for name, values in scores.items()}
@@ -76,7 +79,9 @@ def _train(
         learning_rate=settings.learning_rate,
     )
     std = latent.double().std(0, correction=0)
-    module.network.set_standardization(latent.double().mean(0).float(), torch.where(std > 0, std, 1.0).float())
+    module.network.set_standardization(
+        latent.double().mean(0).float(), torch.where(std > 0, std, 1.0).float()
+    )
     fit(module, data, context, network=module.network, checkpoint_every=20, name=f"classifier-{seed}.ckpt")
     return module.network.eval().cpu()
 
