@@ -30,7 +30,7 @@ def test_without_a_network_it_is_the_conditional_mean_of_standard_normal_latents
 
 
 def test_an_untrained_network_scales_noise_by_the_product_of_cosines() -> None:
-    """With ᾱ = cos²θ a DDIM step multiplies by cos θ' cos θ + sin θ' sin θ = cos(θ − θ'); the last by cos θ."""
+    """With ᾱ = cos²θ a DDIM step multiplies by cos θ' cos θ + sin θ' sin θ = cos(θ − θ')."""
     angles = [float(SCHEDULE.alpha_bar[t].sqrt().acos()) for t in ddim_timesteps(1000, 50)] + [0.0]
     factor = math.prod(math.cos(now - then) for now, then in pairwise(angles))
     noise = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))

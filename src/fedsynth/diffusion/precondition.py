@@ -14,8 +14,8 @@ class PreconditionedDenoiser(nn.Module):
 
     The first term is the best linear prediction of ε for standardized latents. It matters at the noisy end,
     where Eq. (29) divides by √ᾱ_t: an error of 0.05 in ε̂ at t = 980 is one of 6 in x̂_0, which a plain network
-    has to avoid by copying its input exactly. F then learns v = √ᾱ ε − √(1 − ᾱ) x_0 (Salimans & Ho 2022), but the
-    loss stays the noise prediction of Eq. (27).
+    has to avoid by copying its input exactly. F then learns v = √ᾱ ε − √(1 − ᾱ) x_0 (Salimans & Ho 2022), but
+    the loss stays the noise prediction of Eq. (27).
 
     Args:
         network: F, with a ``null_label``.

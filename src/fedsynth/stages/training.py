@@ -18,6 +18,7 @@ from torch import nn
 
 from fedsynth.errors import ArtifactError
 from fedsynth.pipeline.stage import StageContext
+from fedsynth.seeding import derive_seed
 from fedsynth.stages.progress import epoch_progress
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,20 @@ class KeyGuard(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         checkpoint["fedsynth_key"] = self.key
+
+
+class EpochStream(Callback):
+    """Seeds torch's global stream, which drives dropout, at the start of each epoch.
+
+    A function of (seed, epoch, rank): a run that goes on from a checkpoint draws what an uninterrupted one
+    would have drawn, whatever was drawn in between.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        torch.manual_seed(derive_seed(self.seed, "epoch", trainer.current_epoch, trainer.global_rank))
 
 
 def fit(
@@ -187,12 +202,22 @@ def _resumable(path: Path, context: StageContext) -> Path | None:
     if found.get("fedsynth_key") != context.key:
         raise ArtifactError(
             f"{path} belongs to another configuration of stages.{context.name} "
-            f"(key {str(found.get('fedsynth_key'))[:12]}, wanted {context.key[:12]}). Delete it to start this stage again."
+            f"(key {str(found.get('fedsynth_key'))[:12]}, wanted {context.key[:12]}). "
+            "Delete it to start this stage again."
         )
     log.info("stages.%s goes on from epoch %s.", context.name, found.get("epoch"))
     return path
 
 
+def batch_share(batch_size: int, context: StageContext) -> int:
+    """Records per step of this process, so that all processes together take ``batch_size`` of them.
+
+    The number of processes is no part of an artifact's key: the steps of an epoch must not depend on it.
+    Rounded up; two at least, for BatchNorm.
+    """
+    return max(min(2, batch_size), -(-batch_size // context.world_size))
+
+
 def seed_everything(seed: int) -> None:
-    """Seed torch's global stream, which initializes layers and drives dropout."""
+    """Seed torch's global stream, which initializes layers."""
     torch.manual_seed(seed)

@@ -37,7 +37,8 @@ class FusionEncoderSettings:
     def check(self, path: str) -> None:
         if self.token_dim % self.num_heads:
             raise ConfigError(
-                f"{path}.token_dim must be a multiple of num_heads, got {self.token_dim} and {self.num_heads}.",
+                f"{path}.token_dim must be a multiple of num_heads, "
+                f"got {self.token_dim} and {self.num_heads}.",
                 key=f"{path}.token_dim",
             )
         if len(self.signal_channels) != len(self.signal_kernels):

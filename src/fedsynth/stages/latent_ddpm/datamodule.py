@@ -18,7 +18,7 @@ class MixtureSamplesData(L.LightningDataModule):
     Args:
         latent: Samples of the mixture.
         label: Their classes.
-        batch_size: Samples per step.
+        batch_size: Samples per step of this process.
         seed: Of the order.
         rank: This process.
         world_size: Processes that share the batches.

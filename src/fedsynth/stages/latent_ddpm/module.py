@@ -14,6 +14,7 @@ from fedsynth.diffusion.ema import exponential_moving_average
 from fedsynth.diffusion.precondition import PreconditionedDenoiser
 from fedsynth.diffusion.schedule import NoiseSchedule, cosine_schedule, linear_schedule
 from fedsynth.models.denoiser import LatentDenoiser
+from fedsynth.seeding import derive_seed
 
 SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule}
 
@@ -28,7 +29,7 @@ def noise_schedule(name: str, num_timesteps: int) -> NoiseSchedule:
 
 
 class LatentDDPM(L.LightningModule):
-    """Trains the denoiser on standardized latents; keeps an exponential moving average, which is what samples.
+    """Trains the denoiser on standardized latents, and keeps the moving average of it that samples.
 
     Args:
         dim: Length of a latent.
@@ -67,10 +68,11 @@ class LatentDDPM(L.LightningModule):
         self.average = exponential_moving_average(self.network, ema_decay)
         self.stream: torch.Generator | None = None
 
-    def on_train_start(self) -> None:
-        rank = self.trainer.global_rank
-        if self.stream is None:
-            self.stream = torch.Generator(self.device).manual_seed(self.hparams["noise_seed"] + rank)
+    def on_train_epoch_start(self) -> None:
+        # By epoch and rank: resuming at an epoch's start, on any number of ranks, needs no stored state.
+        epoch, rank = self.trainer.current_epoch, self.trainer.global_rank
+        seed = derive_seed(self.hparams["noise_seed"], "epoch", epoch, rank)
+        self.stream = torch.Generator(self.device).manual_seed(seed)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
         assert self.stream is not None
@@ -89,12 +91,3 @@ class LatentDDPM(L.LightningModule):
         total = int(self.trainer.estimated_stepping_batches)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.stream is not None:
-            checkpoint["noise_stream"] = self.stream.get_state()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if "noise_stream" in checkpoint:
-            self.stream = torch.Generator(self.device)
-            self.stream.set_state(checkpoint["noise_stream"].cpu())

@@ -10,7 +10,7 @@ from fedsynth.seeding import derive_seed
 from fedsynth.stages.latent_ddpm.datamodule import MixtureSamplesData
 from fedsynth.stages.latent_ddpm.module import LatentDDPM
 from fedsynth.stages.latent_ddpm.spec import LatentDDPMSettings
-from fedsynth.stages.training import fit, seed_everything
+from fedsynth.stages.training import batch_share, fit, seed_everything
 
 
 def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
@@ -20,7 +20,7 @@ def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: S
     data = MixtureSamplesData(
         samples["latent"],
         samples["label"],
-        batch_size=settings.batch_size,
+        batch_size=batch_share(settings.batch_size, context),
         seed=seed,
         rank=context.rank,
         world_size=context.world_size,

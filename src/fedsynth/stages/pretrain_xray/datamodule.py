@@ -17,7 +17,7 @@ class ChestMNISTData(L.LightningDataModule):
 
     Args:
         path: An ``.npz`` in the MedMNIST layout.
-        batch_size: Records per step.
+        batch_size: Records per step of this process.
         seed: Of the batch order.
         rank: This process.
         world_size: Processes that share the batches.

@@ -13,7 +13,7 @@ from fedsynth.seeding import derive_seed
 from fedsynth.stages.pretrain_xray.datamodule import ChestMNISTData
 from fedsynth.stages.pretrain_xray.module import XrayPretraining
 from fedsynth.stages.pretrain_xray.spec import PretrainSettings
-from fedsynth.stages.training import fit, seed_everything
+from fedsynth.stages.training import EpochStream, batch_share, fit, seed_everything
 
 LABELS = (
     "atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia", "pneumothorax",
@@ -27,7 +27,7 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
     seed = derive_seed(settings.seed, "pretrain_xray")
     data = ChestMNISTData(
         source.path,
-        batch_size=settings.batch_size,
+        batch_size=batch_share(settings.batch_size, context),
         seed=seed,
         rank=context.rank,
         world_size=context.world_size,
@@ -42,7 +42,7 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
     )
-    history = fit(module, data, context, network=module.network)
+    history = fit(module, data, context, network=module.network, callbacks=[EpochStream(seed)])
     context.save("encoder.safetensors", module.network.encoder.state_dict())
     if context.rank == 0:
         history.write(context.output)
@@ -51,8 +51,11 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
     metrics = [Metric(name, "test/auroc", value, settings.seed) for name, value in auroc.items()]
     defined = [value for value in auroc.values() if value == value]
     metrics.append(Metric("mean", "test/auroc", sum(defined) / max(1, len(defined)), settings.seed))
-    notes = {"file": source.files[0].name, "training_images": len(data.tensors["train"]["image"]),
-             "labels_without_both_classes": [name for name, value in auroc.items() if value != value]}  # fmt: skip
+    notes = {
+        "file": source.files[0].name,
+        "training_images": len(data.tensors["train"]["image"]),
+        "labels_without_both_classes": [name for name, value in auroc.items() if value != value],
+    }
     return Outcome(metrics=metrics, notes=notes)
 
 

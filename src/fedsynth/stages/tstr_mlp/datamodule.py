@@ -17,7 +17,7 @@ class ArmLatentsData(L.LightningDataModule):
     Args:
         latent: Latents of the arm.
         label: Their classes.
-        batch_size: Latents per step.
+        batch_size: Latents per step of this process.
         seed: Of the order.
         rank: This process.
         world_size: Processes that share the batches.

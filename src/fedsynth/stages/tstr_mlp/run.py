@@ -1,4 +1,4 @@
-"""Train the classifier once per seed on one arm's latents; threshold on real validation, test on real test."""
+"""Train the classifier once per seed on one arm's latents; test it on real test latents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsynth.models.classifiers import LatentClassifier
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.seeding import derive_seed
-from fedsynth.stages.training import fit, seed_everything
+from fedsynth.stages.training import EpochStream, batch_share, fit, seed_everything
 from fedsynth.stages.tstr_mlp.datamodule import ArmLatentsData
 from fedsynth.stages.tstr_mlp.module import TSTRClassifier
 from fedsynth.stages.tstr_mlp.spec import TSTRSettings
@@ -66,7 +66,7 @@ def _train(
     data = ArmLatentsData(
         latent,
         label,
-        batch_size=settings.batch_size,
+        batch_size=batch_share(settings.batch_size, context),
         seed=derived,
         rank=context.rank,
         world_size=context.world_size,
@@ -82,7 +82,15 @@ def _train(
     module.network.set_standardization(
         latent.double().mean(0).float(), torch.where(std > 0, std, 1.0).float()
     )
-    fit(module, data, context, network=module.network, checkpoint_every=20, name=f"classifier-{seed}.ckpt")
+    fit(
+        module,
+        data,
+        context,
+        network=module.network,
+        callbacks=[EpochStream(derived)],
+        checkpoint_every=20,
+        name=f"classifier-{seed}.ckpt",
+    )
     return module.network.eval().cpu()
 
 

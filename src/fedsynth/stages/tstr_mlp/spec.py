@@ -22,7 +22,8 @@ class TSTRSettings:
     def check(self, path: str) -> None:
         if not self.classifier_seeds or len(set(self.classifier_seeds)) < len(self.classifier_seeds):
             raise ConfigError(
-                f"{path}.classifier_seeds must be different seeds, at least one, got {self.classifier_seeds}.",
+                f"{path}.classifier_seeds must be different seeds, at least one, "
+                f"got {self.classifier_seeds}.",
                 key=f"{path}.classifier_seeds",
             )
 
