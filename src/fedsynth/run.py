@@ -20,6 +20,7 @@ from fedsynth.pipeline.artifacts import ArtifactStore
 from fedsynth.pipeline.planner import PlannedStage, plan_stages
 from fedsynth.pipeline.ranks import Ranks
 from fedsynth.pipeline.runner import Runner, Selection
+from fedsynth.run_folder import marked_simulated
 from fedsynth.run_record import RunRecord
 from fedsynth.run_settings import check_processes, check_run_settings
 from fedsynth.run_sources import obtain_sources, planner_sources, source_records, sources_on_disk
@@ -33,7 +34,8 @@ class Run:
 
     Args:
         config: The composed config.
-        run_dir: Where this run's log, ``run.json`` and report go. Not needed to check or plan.
+        run_dir: Where this run's log, ``run.json`` and report go; renamed if data prove to be simulated. Not
+            needed to check or plan.
     """
 
     def __init__(self, config: DictConfig, run_dir: Path | None = None) -> None:
@@ -112,6 +114,7 @@ class Run:
             banner(
                 "SIMULATED DATA: no real records were found or fetched. Nothing below is a medical result."
             )
+            self.run_dir = marked_simulated(self.run_dir, ranks)
         record = RunRecord(self.run_dir, self.log_dir, self.config, simulated)
         runner = Runner(
             self.store,

@@ -175,6 +175,20 @@ class FakeLab:
             }
             for k in range(5)
         ]
+        data_report = {
+            "clients": clients,
+            "splits": {
+                "train": {
+                    "images_by_class": {"0": 600, "1": 1000},
+                    "beats_by_class": {"0": 1900, "1": 1300},
+                    "beat_uses": {"max": 2, "mean": 1.1},
+                    "record_uses": {"max": 30, "mean": 12.0},
+                    "records": [100, 101, 102],
+                }
+            },
+            "dropped_beats": {"window leaves the record": 3},
+            "borrowed_beats": [],
+        }
         rounds = [
             {"epoch": r, "val/loss": 0.7 * 0.8**r, "val/auroc": 1 - 0.4 * 0.7**r, "train/loss": 0.6 * 0.7**r}
             | {f"client/{k}/train_loss": (0.6 + 0.05 * k) * 0.75**r for k in range(5)}
@@ -219,9 +233,7 @@ class FakeLab:
             return manifest("tstr_mlp", "auditor", "private", metrics=rows, _files=files)
 
         return {
-            "clients": manifest(
-                "clients", "client", "private", data=sources, notes={"report": {"clients": clients}}
-            ),
+            "clients": manifest("clients", "client", "private", data=sources, notes={"report": data_report}),
             "fusion_encoder": manifest(
                 "fusion_encoder",
                 "client",

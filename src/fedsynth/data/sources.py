@@ -58,6 +58,10 @@ class DataSource:
     """SHA-256 over the sorted names and contents of all files: changes whenever any byte changes."""
 
 
+#: In a list of file names: the published name at the size asked for.
+OFFICIAL = "official"
+
+
 def locate(
     name: str,
     data_dir: str | Path,
@@ -77,7 +81,8 @@ def locate(
         data_dir: The directory that holds the data (DATA_DIR).
         download: Fetch the published files into `data_dir` if nothing is found.
         size: Side of the MedMNIST images in pixels: 28, 64, 128 or 224. Ignored for mitdb.
-        filename: Replaces the published file name; of several, the first that exists wins.
+        filename: Replaces the published file name; of several, the first that exists wins. "official" stands
+            for the published one of this size.
 
     Raises:
         ConfigError: For an unknown name or size.
@@ -91,6 +96,7 @@ def locate(
     file_names = (
         [official.name] if filename is None else [filename] if isinstance(filename, str) else list(filename)
     )
+    file_names = [official.name if file == OFFICIAL else file for file in file_names]
     places = [place / file for file in file_names for place in (root / "medmnist", root)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:

@@ -8,6 +8,7 @@ from typing import Any
 from fedsynth.report import glossary
 from fedsynth.report.content import ReportContent
 from fedsynth.report.paper import withheld_conditions
+from fedsynth.report.partition_section import partition_section
 from fedsynth.report.privacy_scope import privacy_section
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.runs import Run
@@ -21,6 +22,7 @@ def render_markdown(content: ReportContent) -> str:
         _headline(content),
         _how_to_read(content),
         _data(content),
+        partition_section(content.runs[0]),
         privacy_section(content.runs),
         _stages(content),
         _figures(content),
@@ -28,7 +30,7 @@ def render_markdown(content: ReportContent) -> str:
         _how_it_was_run(content),
         _seeds(content),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _head(content: ReportContent) -> str:

@@ -36,11 +36,11 @@ def run(settings: AuditSettings, inputs: Mapping[str, Artifact], context: StageC
     real = inputs["latents"].load("latents.safetensors")
     metrics: list[Metric] = []
     for source in ("mixture", "synthetic"):
-        latent, label = training_latents(inputs[source])
+        latent, label = training_latents(inputs[source], settings.samples_per_class)
         metrics += fidelity(real, latent, label, "" if source == "synthetic" else "mixture_", settings)
     # The limit: how well the real training latents themselves cover the real test latents.
     metrics += fidelity(real, real["train.latent"], real["train.label"], "real_train_", settings)
-    latent, _ = training_latents(inputs["synthetic"])
+    latent, _ = training_latents(inputs["synthetic"], settings.samples_per_class)
     metrics += disclosure(real, latent, settings, context)
     release = ShardRelease.from_tensors(inputs["release"].load("release.safetensors"))
     metrics += membership(real, release, settings)

@@ -13,6 +13,7 @@ class AuditSettings:
     seed: int = setting(minimum=0)
     nearest_k: int = setting(minimum=1)
     num_attack_repetitions: int = setting(minimum=1)
+    samples_per_class: int = setting(minimum=1)
     num_shards: int = setting(minimum=1)
     min_shard_size: int = setting(minimum=1)
 

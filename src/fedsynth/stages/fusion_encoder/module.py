@@ -43,8 +43,8 @@ class FusionEncoder(L.LightningModule):
         mask = torch.ones(len(batch["label"]), 2, dtype=torch.bool, device=self.device)
         logits = self.network(batch["image"], batch["ecg"], mask).logits.float()
         loss = nn.functional.cross_entropy(logits, batch["label"])
-        # Every rank validates the whole split with the same global model: nothing to pool.
-        self.log("val/loss", loss, on_step=False, on_epoch=True, batch_size=len(logits))
+        # Every federated rank validates the whole split with the same global model: nothing to pool there.
+        self.log("val/loss", loss, on_step=False, on_epoch=True, batch_size=len(logits), sync_dist=True)
         self.val_auroc.update(logits.softmax(1)[:, 1], batch["label"])
         self.log("val/auroc", self.val_auroc, on_step=False, on_epoch=True)
 

@@ -15,6 +15,7 @@ from fedsynth.diffusion.precondition import PreconditionedDenoiser
 from fedsynth.diffusion.schedule import NoiseSchedule, cosine_schedule, linear_schedule
 from fedsynth.models.denoiser import LatentDenoiser
 from fedsynth.seeding import derive_seed
+from fedsynth.stages.training import EpochMean
 
 SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule}
 
@@ -65,8 +66,10 @@ class LatentDDPM(L.LightningModule):
         self.schedule = noise_schedule(beta_schedule, num_timesteps)
         network = LatentDenoiser(dim, width, num_blocks, time_embedding_dim, num_classes)
         self.network = PreconditionedDenoiser(network, self.schedule)
-        self.average = exponential_moving_average(self.network, ema_decay)
+        # Without gradients: DDP waits for those of every parameter that may have one.
+        self.average = exponential_moving_average(self.network, ema_decay).requires_grad_(False)
         self.stream: torch.Generator | None = None
+        self.mean_loss = EpochMean()
 
     def on_train_epoch_start(self) -> None:
         # By epoch and rank: resuming at an epoch's start, on any number of ranks, needs no stored state.
@@ -80,8 +83,11 @@ class LatentDDPM(L.LightningModule):
         loss = noise_prediction_loss(
             self.network, batch["latent"], batch["label"], self.schedule, dropout, self.stream
         )
-        self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["label"]))
+        self.mean_loss.add(loss, len(batch["label"]))
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.mean_loss.log(self, "train/loss")
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         self.average.update_parameters(self.network)

@@ -71,7 +71,8 @@ class XrayPretraining(L.LightningModule):
         # Pooled over ranks by torchmetrics, never averaged. A label without positives has no AUROC.
         auroc = self.val_auroc.compute()
         has_both = torch.isfinite(auroc) & (auroc > 0)
-        self.log("val/auroc", auroc[has_both].mean() if has_both.any() else torch.tensor(float("nan")))
+        mean = auroc[has_both].mean() if has_both.any() else torch.tensor(float("nan"))
+        self.log("val/auroc", mean, sync_dist=True)  # equal on all ranks already; Lightning cannot know
         self.val_auroc.reset()
 
     def configure_optimizers(self) -> Any:

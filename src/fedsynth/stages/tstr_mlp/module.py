@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedsynth.models.classifiers import LatentClassifier
+from fedsynth.stages.training import EpochMean
 
 
 class TSTRClassifier(L.LightningModule):
@@ -25,13 +26,17 @@ class TSTRClassifier(L.LightningModule):
     def __init__(self, *, dim: int, hidden_dims: list[int], dropout: float, learning_rate: float) -> None:
         super().__init__()
         self.save_hyperparameters()
+        self.mean_loss = EpochMean()
         self.network = LatentClassifier(dim, tuple(hidden_dims), dropout)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
         logit = self.network(batch["latent"])
         loss = nn.functional.binary_cross_entropy_with_logits(logit, batch["label"].to(logit.dtype))
-        self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(logit))
+        self.mean_loss.add(loss, len(logit))
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.mean_loss.log(self, "train/loss")
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=self.hparams["learning_rate"], fused=True)

@@ -22,7 +22,7 @@ from fedsynth.stages.tstr_mlp.spec import TSTRSettings
 def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """Test scores and metrics of every classifier seed."""
     real = inputs["latents"].load("latents.safetensors")
-    latent, label = training_latents(inputs["train"])
+    latent, label = training_latents(inputs["train"], settings.samples_per_class)
     if len(label.unique()) < 2:
         raise DataError(f"the training latents of arm {settings.arm!r} hold one class only; TSTR needs both.")
     metrics: list[Metric] = []
@@ -50,13 +50,19 @@ def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageCo
     return Outcome(metrics=metrics, notes={"num_training": len(label)})
 
 
-def training_latents(source: Artifact) -> tuple[Tensor, Tensor]:
-    """Latents and labels of an arm: real training latents, or samples of a mixture or generator."""
+def training_latents(source: Artifact, samples_per_class: int) -> tuple[Tensor, Tensor]:
+    """Latents and labels of an arm: all real training latents, or equally many samples of any generator.
+
+    Equal sizes, because both a classifier and the neighborhoods of PRDC change with the number of samples.
+    """
     if "latents.safetensors" in source.manifest["files"]:
         tensors = source.load("latents.safetensors")
         return tensors["train.latent"], tensors["train.label"]
     tensors = source.load("samples.safetensors")
-    return tensors["latent"], tensors["label"]
+    chosen = torch.cat(
+        [(tensors["label"] == value).nonzero()[:samples_per_class, 0] for value in tensors["label"].unique()]
+    )
+    return tensors["latent"][chosen], tensors["label"][chosen]
 
 
 def _train(
