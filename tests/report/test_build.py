@@ -50,6 +50,7 @@ def test_report_of_a_whole_run_has_every_section_and_figure(whole):
         "Headline results",
         "How to read it",
         "Data",
+        "Clients and splits",
         "Privacy scope",
         "Stages",
         "Figures",
