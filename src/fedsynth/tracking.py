@@ -82,7 +82,7 @@ def stage_loggers(
                     wandb_run(
                         values,
                         group=f"{experiment}/{run_id}",
-                        job_type=stage,
+                        job_type=stage.partition("/")[0],
                         run_name=f"{stage} ({run_id})",
                         id=wandb_id(key[:12], run_id, *stage.split("/")[1:]),
                         save_dir=save_dir,

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_data import write_data
 from tiny_stages import run_stage, settings, stage_context
 
 from fedsynth.data.medmnist import read_medmnist
 from fedsynth.data.mitbih import read_beats
 from fedsynth.data.paired import PairedClients
 from fedsynth.data.pairing import build_pairs
-from fedsynth.data.simulated import write_simulated
 from fedsynth.data.sources import DataSource, locate
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataSource]:
-    folder = tmp_path_factory.mktemp("simulated")
-    for name in ("pneumoniamnist", "mitdb"):
-        write_simulated(name, folder, seed=0, size=28)
-    root = next(folder.glob("v*"))
+    root = write_data(tmp_path_factory.mktemp("data"))
     return {name: locate(name, root, download=False) for name in ("pneumoniamnist", "mitdb")}
 
 

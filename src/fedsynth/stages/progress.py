@@ -1,6 +1,8 @@
-"""Progress of a trained stage: a rich bar on a terminal, one line in ten per cent steps elsewhere."""
+"""Progress of a trained stage: a rich bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
+
+import time
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -10,14 +12,20 @@ from fedsynth.console import console
 from fedsynth.pipeline.stage import StageContext
 
 
+# Without a terminal, stages of a few seconds say nothing.
+SECONDS_BETWEEN_LINES = 10.0
+
+
 class EpochProgress(Callback):
     """One bar over all epochs of a stage; updating per epoch costs training nothing."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._progress: Progress | None = None
+        self._said = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._said = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -35,14 +43,16 @@ class EpochProgress(Callback):
         )
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._progress is not None:
-            shown = {
-                k: float(v)
-                for k, v in trainer.callback_metrics.items()
-                if k in ("val/loss", "val/auroc", "train/loss")
-            }
-            text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
-            self._progress.update(self._task, completed=trainer.current_epoch + 1, metrics=text)
+        if self._progress is None:
+            return
+        shown = [name for name in ("train/loss", "val/loss", "val/auroc") if name in trainer.callback_metrics]
+        text = "  ".join(f"{name} {float(trainer.callback_metrics[name]):.4g}" for name in shown)
+        epoch = trainer.current_epoch + 1
+        self._progress.update(self._task, completed=epoch, metrics=text)
+        now = time.monotonic()
+        if not console().is_terminal and now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            console().print(f"epoch {epoch}/{trainer.max_epochs}  {text}", soft_wrap=True)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self._progress is not None:

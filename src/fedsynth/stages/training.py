@@ -66,9 +66,14 @@ class EpochMean:
         self.count += num
 
     def log(self, module: L.LightningModule, name: str) -> None:
-        """Log the mean (over ranks too) and start anew."""
-        module.log(name, self.total / max(1, self.count), sync_dist=True)
-        self.total, self.count = 0.0, 0
+        """At the last batch, log the mean (over ranks too) and start anew; call it after every batch.
+
+        Not at the epoch's end: there callbacks come before the module and would see the epoch before.
+        """
+        if module.trainer.is_last_batch:
+            mean = self.total / max(1, self.count)
+            module.log(name, mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
+            self.total, self.count = 0.0, 0
 
 
 class BestWeights(Callback):

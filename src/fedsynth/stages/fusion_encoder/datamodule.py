@@ -16,31 +16,42 @@ from fedsynth.seeding import derive_seed
 class PairedClientsData(L.LightningDataModule):
     """Training pairs by client, and the global validation pairs.
 
+    A ``FederatedTrainer`` takes one loader a client; a stock Trainer takes one loader of all pairs, which is
+    ``centralized=True``.
+
     Args:
         pairs: All pairs.
         batch_size: Records per step.
         seed: Root of every client's batch order.
+        centralized: Pool the pairs of all clients, as no federation could.
     """
 
-    def __init__(self, pairs: PairedClients, *, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, pairs: PairedClients, *, batch_size: int, seed: int, centralized: bool = False
+    ) -> None:
         super().__init__()
         self.pairs, self.batch_size, self.seed = pairs, batch_size, seed
+        self.centralized = centralized
 
-    def train_dataloader(self) -> CombinedLoader:
-        """One loader per client, each with its own random order."""
+    def train_dataloader(self) -> Any:
+        """One loader per client, each with its own random order; or one of all pairs."""
+        if self.centralized:
+            return self._loader(torch.ones_like(self.pairs.train.label, dtype=torch.bool), "centralized")
         clients = self.pairs.train.client.unique().tolist()
-        return CombinedLoader({client: self._client_loader(client) for client in clients}, mode="sequential")
+        return CombinedLoader(
+            {client: self._loader(self.pairs.train.client == client, client) for client in clients},
+            mode="sequential",
+        )
 
     def val_dataloader(self) -> Any:
         return tensor_loader(_tensors(self.pairs.val), batch_size=512, shuffle=False, seed=0, pad=False)
 
-    def _client_loader(self, client: int) -> Any:
-        own = self.pairs.train.client == client
+    def _loader(self, chosen: torch.Tensor, name: int | str) -> Any:
         return tensor_loader(
-            _tensors(self.pairs.train, own),
+            _tensors(self.pairs.train, chosen),
             batch_size=self.batch_size,
             shuffle=True,
-            seed=derive_seed(self.seed, "batches", client),
+            seed=derive_seed(self.seed, "batches", name),
             pad=True,
         )
 

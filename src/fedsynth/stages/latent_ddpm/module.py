@@ -86,11 +86,9 @@ class LatentDDPM(L.LightningModule):
         self.mean_loss.add(loss, len(batch["label"]))
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        self.mean_loss.log(self, "train/loss")
-
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         self.average.update_parameters(self.network)
+        self.mean_loss.log(self, "train/loss")
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.hparams["learning_rate"], fused=True)

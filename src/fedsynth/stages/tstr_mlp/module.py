@@ -35,7 +35,7 @@ class TSTRClassifier(L.LightningModule):
         self.mean_loss.add(loss, len(logit))
         return loss
 
-    def on_train_epoch_end(self) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         self.mean_loss.log(self, "train/loss")
 
     def configure_optimizers(self) -> Any:
