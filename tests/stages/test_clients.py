@@ -1,4 +1,4 @@
-"""The stage ``clients``: what it stores is what the data package builds, with seeds that do one thing each."""
+"""The stage ``clients``: it stores what the data package builds, with seeds that do one thing each."""
 
 from __future__ import annotations
 

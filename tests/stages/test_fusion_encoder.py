@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tiny_stages import equal, run_stage, settings, stage_context, stock_trainer, values
+from tiny_stages import artifact, equal, run_stage, settings, stage_context, stock_trainer, tiny_pairs, values
 
 from fedsynth.data.paired import PairedClients
 from fedsynth.models.encoders import ImageEncoder
@@ -19,7 +19,6 @@ from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import load_network, predict
 from fedsynth.stages.fusion_encoder.run import ARMS, NETWORK
-from tiny_stages import artifact
 
 
 def module(**changes: Any) -> FusionEncoder:
@@ -27,7 +26,8 @@ def module(**changes: Any) -> FusionEncoder:
     network = {name: getattr(settings("fusion_encoder"), name) for name in NETWORK}
     return FusionEncoder(
         **{
-            "network": network, "modality_dropout": 0.25, "learning_rate": 1e-2, "weight_decay": 0.0, **changes,
+            "network": network, "modality_dropout": 0.25, "learning_rate": 1e-2, "weight_decay": 0.0,
+            **changes,
         }
     )  # fmt: skip
 
@@ -39,8 +39,6 @@ def batch(pairs: PairedClients, num: int = 10) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     """The stage run once on the tiny pairs: (clients, encoder)."""
-    from tiny_stages import tiny_pairs
-
     folder = tmp_path_factory.mktemp("fusion")
     clients = artifact(folder / "clients" / "output", {"pairs.safetensors": tiny_pairs().to_tensors()})
     encoder = run_stage(

@@ -1,4 +1,4 @@
-"""Small data files written by hand, in the layout of a data folder: read in milliseconds, real to the program."""
+"""Small data files in the layout of a data folder: read in milliseconds, and real to the program."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def write_mitdb(root: Path, symbols: str = "NNNNVNNVNV") -> Path:
             width = 12 if symbol == "N" else 40
             signal[position - width : position + width, 0] += np.hanning(2 * width)
         wfdb.wrsamp(
-            str(number), fs=360, units=["mV"], sig_name=["MLII"], p_signal=signal, fmt=["212"], adc_gain=[200],
-            baseline=[0], write_dir=str(folder),
+            str(number), fs=360, units=["mV"], sig_name=["MLII"], p_signal=signal, fmt=["212"],
+            adc_gain=[200], baseline=[0], write_dir=str(folder),
         )  # fmt: skip
         wfdb.wrann(str(number), "atr", sample, symbol=list(symbols), write_dir=str(folder))
     (folder / "RECORDS").write_text("".join(f"{100 + offset}\n" for offset in range(NUM_RECORDS)))

@@ -32,7 +32,8 @@ OVERRIDES = (
     "diffusion.num_synthetic_per_class=10", "diffusion.batch_size=16", "evaluation.num_bootstrap=20",
     "evaluation.num_attack_repetitions=2", "evaluation.classifier_seeds=[1,2]", "evaluation.nearest_k=2",
     "privacy.num_shards=2", "privacy.min_shard_size=2", "data.num_clients=2", "data.min_records_per_client=2",
-    "stages.pretrain_xray.batch_size=16", "stages.tstr_real.batch_size=16", "stages.tstr_diffusion.batch_size=16",
+    "stages.pretrain_xray.batch_size=16", "stages.tstr_real.batch_size=16",
+    "stages.tstr_diffusion.batch_size=16",
 )  # fmt: skip
 
 
@@ -110,9 +111,9 @@ def stock_trainer(folder: Path, **arguments: Any) -> L.Trainer:
     """A Trainer as anyone would make it, but quiet."""
     return L.Trainer(
         **{
-            "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_progress_bar": False,
-            "enable_model_summary": False, "enable_checkpointing": False, "default_root_dir": folder,
-            "use_distributed_sampler": False, **arguments,
+            "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False,
+            "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False,
+            "default_root_dir": folder, "use_distributed_sampler": False, **arguments,
         }
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class PairedSplit:
 
 @dataclass(frozen=True)
 class PairingStatistics:
-    """Training statistics of Eqs. (6) and (7); pooled over clients, hence not private."""
+    """Training statistics of Eqs. (6) and (7); pooled over clients and taken without noise: no guarantee covers them."""
 
     image_mean: Float64[Tensor, ""]
     """μ_I, in units of grey value / 255."""

@@ -13,7 +13,7 @@ def exponential_moving_average(model: nn.Module, decay: float) -> AveragedModel:
 
     The first update copies the weights. Buffers are not averaged but copied at each update: averaged integer
     counters or BatchNorm statistics would belong to no network. Sample with ``.module``, which is the
-    averaged network itself. The paper does not mention averaging; it is our default, with decay 0.999.
+    averaged network itself. The paper does not mention averaging.
 
     Raises:
         DiffusionInputError: If the decay is outside [0, 1).

@@ -83,6 +83,7 @@ class FusionClassifier(nn.Module):
         self.image_encoder = image_encoder
         self.signal_encoder = signal_encoder
         self.fusion = fusion
+        # fidelity: latent-head
         self.latent_head = nn.Linear(fusion.token_dim, latent_dim)  # H_φ
         self.classifier = nn.Linear(latent_dim, num_classes)  # W_c, b_c
 

@@ -54,6 +54,7 @@ def align(
     columns = _occupied(prototypes_occupied, "prototypes_occupied", num_shards)
     # Differences, not ‖a‖² + ‖b‖² - 2ab: nothing cancels when all means are close to each other.
     cost = (reference[rows, None] - prototypes[None, columns]).square().sum(dim=-1)
+    # fidelity: alignment-cost
     matched_rows, matched_columns = linear_sum_assignment(cost.numpy())
     permutation = torch.full((num_shards,), -1, dtype=torch.int64)
     permutation[rows[matched_rows]] = columns[matched_columns]

@@ -81,6 +81,7 @@ def aggregate(
     share = torch.where(mass > 0, counts / mass.clamp_min(torch.finfo(mass.dtype).tiny), 0).unsqueeze(-1)
     mean = (share * means).sum(dim=0)  # [component, dim]
     within = (share * variances).sum(dim=0)
+    # fidelity: noise-in-between-term
     between = (share * (means - mean).square()).sum(dim=0)  # the clients' variation
     # fidelity: variance-floor
     variance = (within + between).clamp_min(floor)

@@ -106,7 +106,7 @@ def release_prototypes(
     )  # Eq. (20), [client, class, shard, dim]
     return ShardRelease(
         means=means,
-        variances=statistics.variances,
+        variances=statistics.variances,  # fidelity: unprotected-covariance
         counts=statistics.counts,
         noise_std=noise_std,
         clip_radius=float(clip_radius),

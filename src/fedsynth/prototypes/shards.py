@@ -77,6 +77,7 @@ def fixed_shards(
     position = np.arange(len(ids))
     start = np.maximum.accumulate(np.where(is_first, position, 0))  # where the record's cell begins
     shards = torch.empty(len(ids), dtype=torch.int64)
+    # fidelity: fixed-shards
     shards[torch.from_numpy(order)] = torch.from_numpy((position - start) % num_shards)
     return shards.to(record_ids.device)
 

@@ -173,8 +173,8 @@ def _stages(content: ReportContent) -> str:
     parts = [
         "## Stages",
         "*cached*: the same computation had been done before and was reused; the time is what it took then."
-        " *private*: depends on records and must stay with its owner; *released*: paid for in the privacy"
-        " ledger; *public*: depends on no private record.",
+        " *private*: depends on records and must stay with its owner; *released*: left its owner, by a mechanism"
+        " in the privacy ledger or declared as not covered; *public*: depends on no private record.",
     ]
     for run in content.runs:
         parts.append(content.caption(f"Run {run.label}."))
@@ -263,7 +263,8 @@ def _seeds(content: ReportContent) -> str:
     rows = [["**seed** (the run's)", *[str(run.seed) for run in content.runs]]]
     rows += [[f"`{path}`", *values] for path, values in found.items() if path != "seed"]
     text = (
-        "`seed` moves everything that is chance in training: weights, batches, privacy noise, sampling. A"
+        "`seed` moves everything that is chance in training the encoder and the generator: weights, batches,"
+        " privacy noise, sampling. TSTR classifiers have seeds of their own (`evaluation.classifier_seeds`). A"
         " split seed, such as `data.split_seed`, decides which records are in which split and client; it"
         " stays the same over the runs of one experiment, so that their spread is the spread of the method"
         " and not that of the split."

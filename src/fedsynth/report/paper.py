@@ -38,10 +38,13 @@ class PaperValue:
 def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
     """The entries of ``config.paper.values``; [] when the experiment reproduces no paper.
 
+    The conditions of ``config.paper.when`` hold for every entry.
+
     Raises:
         ConfigError: An entry lacks stage, arm, metric or mean, has an unknown key, or is not finite.
     """
     values = []
+    common = dict((config.get("paper") or {}).get("when") or {})
     for index, entry in enumerate((config.get("paper") or {}).get("values") or []):
         where = f"paper.values[{index}]"
         unknown = sorted(set(entry) - _FIELDS)
@@ -65,7 +68,7 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
                 mean=mean,
                 std=None if std is None else float(std),
                 place=str(entry.get("place") or ""),
-                when=dict(entry.get("when") or {}),
+                when={**common, **(entry.get("when") or {})},
             )
         )
     return values

@@ -110,6 +110,7 @@ def collect_records(runs: Sequence[Run], *, allow_mixed: bool = False) -> list[R
     return records
 
 
+# fidelity: report-unit
 def student_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Two-sided Student-t interval of the mean: m ± t_{n-1} · s / √n, s with ddof = 1. Needs n ≥ 2."""
     if len(values) < 2:

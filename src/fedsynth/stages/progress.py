@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from fedsynth.console import console
 from fedsynth.pipeline.stage import StageContext
 
-
 # Without a terminal, stages of a few seconds say nothing.
 SECONDS_BETWEEN_LINES = 10.0
 

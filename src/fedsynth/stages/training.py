@@ -226,8 +226,16 @@ def _resumable(path: Path, context: StageContext) -> Path | None:
     if not path.is_file():
         return None
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        found = dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        pickle.UnpicklingError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ) as error:
         log.warning(
             "%s cannot be read (%s): stages.%s starts again.", path, type(error).__name__, context.name
         )

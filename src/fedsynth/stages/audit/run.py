@@ -13,6 +13,7 @@ from fedsynth.attacks import (
     ReleasedMeans,
     SummaryAttack,
     neighbor_disclosure,
+    paired_change,
     public_reference,
     released_summary_attack,
     shifted_summary_attack,
@@ -43,7 +44,8 @@ def run(settings: AuditSettings, inputs: Mapping[str, Artifact], context: StageC
     latent, _ = training_latents(inputs["synthetic"], settings.samples_per_class)
     metrics += disclosure(real, latent, settings, context)
     release = ShardRelease.from_tensors(inputs["release"].load("release.safetensors"))
-    metrics += membership(real, release, settings)
+    smallest = int(inputs["release"].manifest["settings"]["min_shard_size"])
+    metrics += membership(real, release, smallest, settings)
     return Outcome(metrics=metrics)
 
 
@@ -93,12 +95,13 @@ def disclosure(real: Latents, latent: Tensor, settings: AuditSettings, context: 
     return [Metric("disclosure", key, value, settings.seed) for key, value in numbers.items()]
 
 
-def membership(real: Latents, release: ShardRelease, settings: AuditSettings) -> list[Metric]:
+def membership(
+    real: Latents, release: ShardRelease, min_shard_size: int, settings: AuditSettings
+) -> list[Metric]:
     """The released-summary attack at the release's own budget and without noise, on the same candidates."""
-    num_clients = release.counts.shape[0]
     arms = {
-        "nonprivate": _release(release, math.inf, num_clients, settings),
-        "private": _release(release, release.epsilon, num_clients, settings),
+        "nonprivate": _release(release, math.inf, min_shard_size),
+        "private": _release(release, release.epsilon, min_shard_size),
     }
     common = {
         "latents": real["train.latent"],
@@ -120,11 +123,16 @@ def membership(real: Latents, release: ShardRelease, settings: AuditSettings) ->
     for arm in arms:
         metrics += _attack_metrics(f"membership_{arm}", fair[arm], settings.seed)
         metrics += _attack_metrics(f"membership_{arm}_test_shift", shifted[arm], settings.seed)
+    paired = paired_change(fair["private"], fair["nonprivate"])
+    change, share = paired.change, paired.num_reduced / paired.num_repetitions
+    arm, seed = "membership_private", settings.seed
+    metrics.append(Metric(arm, "attack_auroc_change", change.mean, seed, change.low, change.high))
+    metrics.append(Metric(arm, "share_of_repetitions_reduced", share, seed))
     return metrics
 
 
 def _attack_metrics(arm: str, attack: SummaryAttack, seed: int) -> list[Metric]:
-    """Mean over repetitions with the 2.5 and 97.5 % quantiles; the strongest score carries the plain name."""
+    """Mean over repetitions with the 2.5 and 97.5 % quantiles, per score; the matched filter has the plain name."""
     metrics = []
     for score, auroc in attack.auroc.items():
         found, gap = spread(auroc), spread(attack.score_gap[score])
@@ -134,11 +142,15 @@ def _attack_metrics(arm: str, attack: SummaryAttack, seed: int) -> list[Metric]:
     # fidelity: summary-attack-score. The paper's attack is linear in the released mean: the matched filter.
     matched = spread(attack.auroc["matched_filter"])
     metrics.append(Metric(arm, "attack_auroc", matched.mean, seed, matched.low, matched.high))
+    metrics.append(Metric(arm, "attack_auroc_std", matched.std, seed))
+    strongest = max((spread(auroc) for auroc in attack.auroc.values()), key=lambda found: found.mean)
+    metrics.append(Metric(arm, "strongest_attack_auroc", strongest.mean, seed, strongest.low, strongest.high))
     return metrics
 
 
-def _release(release: ShardRelease, epsilon: float, num_clients: int, settings: AuditSettings) -> Release:
+def _release(release: ShardRelease, epsilon: float, min_shard_size: int) -> Release:
     """The clients' own release as a function of the records, for the attack to call."""
+    num_clients, num_classes, num_shards, _ = release.means.shape
 
     def releasing(latents: Tensor, labels: Tensor, clients: Tensor, stream: torch.Generator) -> ReleasedMeans:
         made = release_prototypes(
@@ -147,12 +159,12 @@ def _release(release: ShardRelease, epsilon: float, num_clients: int, settings: 
             clients,
             torch.arange(len(labels)),
             num_clients=num_clients,
-            num_classes=2,
-            num_shards=settings.num_shards,
+            num_classes=num_classes,
+            num_shards=num_shards,
             clip_radius=release.clip_radius,
             epsilon=epsilon,
             delta=release.delta,
-            min_shard_size=settings.min_shard_size,
+            min_shard_size=min_shard_size,
             seed_generator=_streams(stream),
         )
         return flatten_release(made)

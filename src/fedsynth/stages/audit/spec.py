@@ -14,8 +14,6 @@ class AuditSettings:
     nearest_k: int = setting(minimum=1)
     num_attack_repetitions: int = setting(minimum=1)
     samples_per_class: int = setting(minimum=1)
-    num_shards: int = setting(minimum=1)
-    min_shard_size: int = setting(minimum=1)
 
 
 STAGE = Stage(
@@ -25,4 +23,5 @@ STAGE = Stage(
     side=Side.AUDITOR,
     roles=("latents", "release", "mixture", "synthetic"),
     yields=always(Sensitivity.PRIVATE),
+    uncovered=lambda settings: ("every number of the audit: computed on private records",),
 )

@@ -20,4 +20,5 @@ STAGE = Stage(
     side=Side.CLIENT,
     roles=("clients", "encoder"),
     yields=always(Sensitivity.PRIVATE),
+    uncovered=lambda settings: ("mean latent norms by class and split, reported as numbers",),
 )

@@ -20,11 +20,12 @@ from fedsynth.federated.trainer import FederatedTrainer
 from fedsynth.models.fusion_classifier import FusionClassifier, FusionOutput
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
+from fedsynth.privacy import LedgerEntry
 from fedsynth.seeding import derive_seed, generator
 from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import predict
-from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
+from fedsynth.stages.fusion_encoder.spec import UPDATES, FusionEncoderSettings
 from fedsynth.stages.training import BestWeights, fit, seed_everything
 
 STRATEGIES = {"fedavg": FedAvg}
@@ -103,7 +104,8 @@ def evaluate(
             scores["test.probability"] = probability["test"]
             notes = {**notes, "gates": _gate_statistics(outputs["test"], pairs.test.label)}
     context.save("scores.safetensors", scores)
-    return Outcome(metrics=metrics, notes=notes)
+    entry = LedgerEntry.without_guarantee(stage=context.name, published=UPDATES)
+    return Outcome(metrics=metrics, ledger=[entry.to_record()], notes=notes)
 
 
 def _metrics(

@@ -49,6 +49,12 @@ class FusionEncoderSettings:
             )
 
 
+UPDATES = (
+    "FedAvg updates: every client's weights and normalization statistics, in every round",
+    "the number of records of each client, used as FedAvg weights",
+    "the mean training loss of each client, in every round",
+)
+
 STAGE = Stage(
     kind="fusion_encoder",
     settings=FusionEncoderSettings,
@@ -56,10 +62,11 @@ STAGE = Stage(
     side=Side.CLIENT,
     roles=("clients",),
     optional_roles=("xray_encoder",),
-    yields=always(Sensitivity.RELEASED),
+    # The weights leave the clients (see UPDATES), but the folder holds test scores as well: no server stage reads it.
+    yields=always(Sensitivity.PRIVATE),
     trains=True,
     uncovered=lambda settings: (
-        "FedAvg updates: every client's weights and normalization statistics, in every round",
-        "the number of records of each client, used as FedAvg weights",
+        *UPDATES,
+        "validation records, used to choose the round and the decision thresholds",
     ),
 )

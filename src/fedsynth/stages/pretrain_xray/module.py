@@ -50,6 +50,8 @@ class XrayPretraining(L.LightningModule):
         )
         self.network = MultiLabelClassifier(encoder, num_labels=len(positive_weight))
         self.loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(positive_weight))
+        # Labels that the validation images can rank: the others have no AUROC. Set by the stage; all by default.
+        self.has_both = torch.ones(len(positive_weight), dtype=torch.bool)
         self.val_auroc = MultilabelAUROC(len(positive_weight), average="none")
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
@@ -68,9 +70,9 @@ class XrayPretraining(L.LightningModule):
         self.val_auroc.update(logits.float(), batch["label"])
 
     def on_validation_epoch_end(self) -> None:
-        # Pooled over ranks by torchmetrics, never averaged. A label without positives has no AUROC.
+        # Pooled over ranks by torchmetrics, never averaged.
         auroc = self.val_auroc.compute()
-        has_both = torch.isfinite(auroc) & (auroc > 0)
+        has_both = self.has_both.to(auroc.device)
         mean = auroc[has_both].mean() if has_both.any() else torch.tensor(float("nan"))
         self.log("val/auroc", mean, sync_dist=True)  # equal on all ranks already; Lightning cannot know
         self.val_auroc.reset()

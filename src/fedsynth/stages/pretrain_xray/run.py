@@ -42,6 +42,7 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
     )
+    module.has_both = has_both_classes(data.tensors["val"]["label"])
     history = fit(module, data, context, network=module.network, callbacks=[EpochStream(seed)])
     context.save("encoder.safetensors", module.network.encoder.state_dict())
     if context.rank == 0:
@@ -50,7 +51,9 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
     auroc = _label_auroc(module.network.eval().cpu(), test["image"], test["label"])
     metrics = [Metric(name, "test/auroc", value, settings.seed) for name, value in auroc.items()]
     defined = [value for value in auroc.values() if value == value]
-    metrics.append(Metric("mean", "test/auroc", sum(defined) / max(1, len(defined)), settings.seed))
+    metrics.append(
+        Metric("mean", "test/auroc", sum(defined) / len(defined) if defined else float("nan"), settings.seed)
+    )
     notes = {
         "file": source.files[0].name,
         "training_images": len(data.tensors["train"]["image"]),
@@ -59,12 +62,17 @@ def run(settings: PretrainSettings, inputs: Mapping[str, Artifact], context: Sta
     return Outcome(metrics=metrics, notes=notes)
 
 
+def has_both_classes(label: torch.Tensor) -> torch.Tensor:
+    """Which labels occur both ways: only those have an AUROC."""
+    return (label.sum(0) > 0) & (label.sum(0) < len(label))
+
+
 @torch.inference_mode()
 def _label_auroc(network: torch.nn.Module, image: torch.Tensor, label: torch.Tensor) -> dict[str, float]:
     """AUROC of every label; NaN where the test images hold one class only."""
     logits = torch.cat([network(part) for part in image.split(512)])
     auroc = multilabel_auroc(logits, label, label.shape[1], average="none")
-    both = (label.sum(0) > 0) & (label.sum(0) < len(label))
+    both = has_both_classes(label)
     names = LABELS if label.shape[1] == len(LABELS) else [f"label_{i}" for i in range(label.shape[1])]
     return {
         name: float(value) if ok else float("nan") for name, value, ok in zip(names, auroc, both, strict=True)

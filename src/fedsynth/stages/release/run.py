@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
+
+import torch
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
@@ -12,6 +16,8 @@ from fedsynth.prototypes import release_ledger_entry, release_prototypes
 from fedsynth.seeding import generator
 from fedsynth.stages.release.spec import ReleaseSettings
 
+log = logging.getLogger(__name__)
+
 
 def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """The noisy shard means and the ledger entry that pays for them."""
@@ -19,7 +25,6 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
     radius = settings.clip_radius or clip_radius_from_norms(
         latents["val.latent"].double().norm(dim=1), settings.clip_percentile
     )
-    budget = (repr(settings.epsilon), repr(settings.delta), repr(radius))
     release = release_prototypes(
         latents["train.latent"],
         latents["train.label"],
@@ -32,19 +37,28 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         epsilon=settings.epsilon,
         delta=settings.delta,
         min_shard_size=settings.min_shard_size,
-        # The budget names the stream too: two releases of the same latents at different budgets that shared
-        # their noise would let anyone who holds both subtract it.
-        seed_generator=lambda client: generator(settings.seed, "release", client, *budget),
+        seed_generator=_noise_streams(settings, context.key),
     )
     context.save("release.safetensors", release.to_tensors())
     occupied = release.counts > 0
     clipped = (latents["train.latent"].double().norm(dim=1) > radius).double().mean()
+    largest = int(latents["train.client"].bincount().max())
+    if math.isfinite(settings.epsilon) and settings.delta >= 1 / largest:
+        log.warning(
+            "stages.%s.delta=%g is not below 1 / %d, the records of the largest client: a mechanism that publishes "
+            "one record at random would satisfy it. Typical: 1e-5.",
+            context.name, settings.delta, largest,
+        )  # fmt: skip
     arm = "dp" if math.isfinite(settings.epsilon) else "nonprivate"
     values = {
         "clip_radius": radius,
         "clipped_fraction": float(clipped),
         "noise_std_min": float(release.noise_std[occupied].min()),
         "noise_std_max": float(release.noise_std[occupied].max()),
+        # σ / Δ, the same for every shard; 0 without noise. Δ = 2C / n, so this is not a multiple of C / n.
+        "noise_std_over_sensitivity": float(
+            (release.noise_std[occupied] * release.counts[occupied] / (2 * radius)).max()
+        ),
         "shard_size_min": float(release.counts[occupied].min()),
         "empty_shards": float((~occupied).sum()),
     }
@@ -55,3 +69,14 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         [entry.to_record()],
         {"noise_std": release.noise_std.tolist(), "counts": release.counts.tolist()},
     )
+
+
+def _noise_streams(settings: ReleaseSettings, key: str) -> Callable[[int], torch.Generator]:
+    """One noise stream per client.
+
+    The artifact's key names the streams: it covers the latents and every setting, so no two different releases
+    share noise, which whoever held both could subtract. With ``secure_noise`` their root comes from the operating
+    system and is written nowhere; otherwise it follows from the seed, which the manifest holds.
+    """
+    root = secrets.randbits(63) if settings.secure_noise else settings.seed
+    return lambda client: generator(root, "release", key, client)

@@ -13,6 +13,7 @@ from fedsynth.pipeline.stage import Sensitivity, Side, Stage
 @dataclass(frozen=True)
 class ReleaseSettings:
     seed: int = setting(minimum=0)
+    secure_noise: bool = setting()
     epsilon: float = setting(above=0.0, remedy="The paper uses 1, 2, 4 and 8; .inf releases without noise.")
     delta: float = setting(above=0.0, below=1.0, remedy="Well below 1 / records; the default is 1e-5.")
     num_shards: int = setting(minimum=1, remedy="The paper uses 4.")
