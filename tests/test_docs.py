@@ -102,7 +102,7 @@ def is_test(reference: str) -> bool:
 
 def fidelity_ids(text: str) -> set[str]:
     """Ids named in ``# fidelity: first-id, second-id`` comments."""
-    comments = re.findall(r"#\s*fidelity:\s*([a-z0-9-]+(?:\s*,\s*[a-z0-9-]+)*)", text)
+    comments = re.findall(r"#[^\n]*\bfidelity:\s*([a-z0-9-]+(?:\s*,\s*[a-z0-9-]+)*)", text)
     return {name.strip() for comment in comments for name in comment.split(",")}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import lru_cache
 
 import pytest
-from omegaconf import OmegaConf
 
+from fedsynth.composition import compose_config
+from fedsynth.composition import resolved as compose_resolved
 from fedsynth.errors import ConfigError
 from fedsynth.report.paper import applicable_values, read_paper_values, withheld_conditions
-
-CONFIGS = Path(__file__).parents[2] / "configs" / "paper"
 
 
 def config(values, **stages):
@@ -21,11 +20,10 @@ def entry(**extra):
     return {"stage": "s", "arm": "a", "metric": "m", "mean": 0.5, **extra}
 
 
-def resolved(epsilon: float = 4.0, encoder: str | None = "pretrain_xray"):
-    paper = OmegaConf.to_container(OmegaConf.load(CONFIGS / "feddp_pald.yaml"), resolve=True)
-    fusion = {"inputs": {"xray_encoder": encoder}, "fusion": "gated"}
-    stages = {"clients": {"num_clients": 5}, "fusion_encoder": fusion, "release": {"epsilon": epsilon}}
-    return {"paper": paper, "stages": stages}
+@lru_cache
+def resolved(epsilon: float = 4.0, encoder: str | None = "pretrain_xray", *overrides: str):
+    chosen = [f"stages.release.epsilon={epsilon}", f"stages.fusion_encoder.inputs.xray_encoder={encoder or 'null'}"]
+    return compose_resolved(compose_config(["experiment=feddp_pald", *chosen, *overrides]))
 
 
 def test_no_paper_means_no_values():
@@ -120,3 +118,18 @@ def test_thresholded_values_follow_from_the_confusion_matrix(key):
     for metric, value in expected.items():
         # Printed to four decimals.
         assert values[stage, arm, f"{split}/{metric}"].mean == pytest.approx(value, abs=5.1e-5)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.dirichlet_alpha=5", "data.image_size=64", "federated.rounds=1", "federated.local_epochs=1",
+        "model.latent_dim=8", "model.backbone=timm:resnet18", "privacy.num_shards=1",
+        "diffusion.num_synthetic_per_class=10", "evaluation.nearest_k=50", "debug=fdr", "debug=limit",
+        "stages.tstr_diffusion.inputs.train=mix",
+    ],
+)  # fmt: skip
+def test_settings_that_the_paper_did_not_use_withhold_every_value(override):
+    config = resolved(4.0, "pretrain_xray", override)
+    assert applicable_values([config]) == {}
+    assert withheld_conditions(config)

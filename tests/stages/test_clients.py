@@ -32,16 +32,17 @@ def made(folder: Path, sources: dict[str, DataSource], **changes: int) -> Paired
 
 
 def test_the_stored_pairs_are_those_of_build_pairs(tmp_path: Path, sources: dict[str, DataSource]) -> None:
+    asked = settings("clients")
     wanted = build_pairs(
         read_medmnist(sources["pneumoniamnist"].path),
         read_beats(sources["mitdb"].path),
-        num_clients=2,
-        dirichlet_alpha=0.5,
-        min_records=2,
-        fractions=(0.7, 0.15, 0.15),
-        split_seed=42,
-        partition_seed=42,
-        pairing_seed=42,
+        num_clients=asked.num_clients,
+        dirichlet_alpha=asked.dirichlet_alpha,
+        min_records=asked.min_records_per_client,
+        fractions=asked.split_fractions,
+        split_seed=asked.split_seed,
+        partition_seed=asked.partition_seed,
+        pairing_seed=asked.partition_seed,
     )
     found = made(tmp_path / "a", sources)
     for name, tensor in wanted.to_tensors().items():

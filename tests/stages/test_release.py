@@ -11,13 +11,17 @@ import torch
 from tiny_stages import DIM, artifact, run_stage, settings, stage_context, tiny_latents
 
 from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.pipeline.fingerprint import fingerprint
 from fedsynth.privacy.clipping import clip_radius_from_norms, clip_to_radius
 from fedsynth.privacy.gaussian import analytic_gaussian_std
 from fedsynth.records import ShardRelease
 
 
 def released(folder: Path, latents: Artifact, **changes: Any) -> tuple[ShardRelease, Artifact]:
-    made = run_stage("release", settings("release", **changes), {"latents": latents}, stage_context(folder))
+    asked = settings("release", **changes)
+    # As in a run: the key is a function of the settings, and names the noise.
+    context = stage_context(folder, key=fingerprint(asked))
+    made = run_stage("release", asked, {"latents": latents}, context)
     return ShardRelease.from_tensors(made.load("release.safetensors")), made
 
 
@@ -26,7 +30,6 @@ def standardized_noise(release: ShardRelease, exact: ShardRelease) -> torch.Tens
 
 
 def test_noise_streams_differ_between_budgets_and_repeat_for_one(tmp_path: Path, latents: Artifact) -> None:
-    # All at one radius: it is part of what names the stream.
     exact, _ = released(tmp_path / "exact", latents, epsilon=math.inf, clip_radius=9.0)
     noise = {
         name: standardized_noise(released(tmp_path / name, latents, clip_radius=9.0, **budget)[0], exact)
@@ -45,6 +48,14 @@ def test_noise_streams_differ_between_budgets_and_repeat_for_one(tmp_path: Path,
             # Same stream, other scale, would give a correlation of 1; 32 independent draws stay far below.
             both = torch.stack([noise[first].flatten(), noise[second].flatten()])
             assert abs(float(torch.corrcoef(both)[0, 1])) < 0.7, (first, second)
+
+
+def test_secure_noise_never_repeats(tmp_path: Path, latents: Artifact) -> None:
+    exact, _ = released(tmp_path / "exact", latents, epsilon=math.inf)
+    first, second = (released(tmp_path / name, latents, secure_noise=True)[0] for name in ("a", "b"))
+    assert torch.equal(first.noise_std, second.noise_std)
+    both = torch.stack([standardized_noise(release, exact).flatten() for release in (first, second)])
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.7
 
 
 def test_clients_with_equal_latents_do_not_share_noise(tmp_path: Path) -> None:

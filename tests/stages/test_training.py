@@ -268,6 +268,21 @@ def test_a_look_at_one_batch_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_the_network_is_compiled_for_training_only(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Network(nn.Linear):
+        def compile(self, **options: Any) -> None:
+            self._compiled_call_impl = lambda batch: calls.append("compiled") or self.forward(batch)
+
+    module = Line()
+    module.network = Network(1, 1)
+    fitted(module, tmp_path, 1, context={"trainer": {"compile": True}})
+    assert calls == ["compiled"] * 3
+    module.network(torch.ones(2, 1))
+    assert len(calls) == 3
+
+
 def test_the_stage_s_loggers_are_opened_once_for_each_training(tmp_path: Path) -> None:
     parts: list[str] = []
 

@@ -195,6 +195,8 @@ def fit(
         )
         # weights_only: checkpoints hold tensors and plain values, never code.
         trainer.fit(module, datamodule, ckpt_path=_resumable(folder / name, context), weights_only=True)
+    # Evaluation follows, on the CPU: to compile for it anew would cost minutes and need a C++ compiler.
+    network._compiled_call_impl = None
     return history
 
 
