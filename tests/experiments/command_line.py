@@ -48,6 +48,14 @@ class Finished:
         return " ".join(self.err.replace("│", " ").split())
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A finished run of the whole experiment."""
+
+    log_dir: Path
+    done: Finished
+
+
 def environment(log_dir: Path, data_dir: Path | None = None, **variables: str) -> dict[str, str]:
     missing = log_dir / "no data here"
     return {**os.environ, "LOG_DIR": str(log_dir), "DATA_DIR": str(data_dir or missing), **variables}
@@ -149,7 +157,8 @@ def printed_statuses(done: Finished) -> dict[str, str]:
 
 def committed(log_dir: Path, stage: str) -> list[Path]:
     """The finished artifacts of a stage."""
-    return sorted(path.parent for path in (log_dir / "artifacts" / stage).glob("*/manifest.json"))
+    found = (path.parent for path in (log_dir / "artifacts" / stage).glob("*/manifest.json"))
+    return sorted(folder for folder in found if "." not in folder.name)  # not those set aside
 
 
 def tensors(log_dir: Path, stage: str, file: str) -> dict[str, Tensor]:

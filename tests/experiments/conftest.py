@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-for _folder in ("experiments", "stages"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "stages"))
 
-from command_line import SIMULATED, Finished, run
+from command_line import SIMULATED, Whole, run
 from tiny_data import write_data
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A finished run of the whole experiment on simulated data."""
-
-    log_dir: Path
-    done: Finished
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The whole experiment, finished once, on simulated data."""
     log_dir = tmp_path_factory.mktemp("whole")
     return Whole(log_dir, run(SIMULATED, log_dir))
 

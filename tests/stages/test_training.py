@@ -268,6 +268,26 @@ def test_a_look_at_one_batch_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("kind", ["latent_ddpm", "fusion_encoder"])
+def test_overfitting_repeats_one_and_the_same_batch(
+    kind: str, stages: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    class See(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(batch["label"] + next(iter(batch.values())).flatten(1).sum(1))
+
+    monkeypatch.setattr(training, "epoch_progress", lambda context, trainer_class: [See()])
+    name, inputs, _ = stages[kind]
+    context = stage_context(tmp_path / kind, 3, trainer={"overfit_batches": 1})
+    run_stage(kind, settings(name), inputs, context)
+    num_batches = {"latent_ddpm": 1, "fusion_encoder": 2 * 2}[kind]  # clients times local epochs
+    assert len(seen) == 3 * num_batches
+    for earlier, later in zip(seen, seen[num_batches:], strict=False):
+        assert torch.equal(earlier, later)
+
+
 def test_the_network_is_compiled_for_training_only(tmp_path: Path) -> None:
     calls: list[str] = []
 

@@ -19,6 +19,7 @@ def number(value: float | None, *, sign: bool = False) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
     plus = "+" if sign else ""
+    value = 0.0 if abs(value) < 1e-12 else value  # rounding, not a difference
     if value != 0 and abs(value) < 5e-4:
         text = f"{value:{plus}.1e}"
     elif abs(value) >= 1000:

@@ -16,6 +16,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import nn
 
 from fedsynth.errors import ArtifactError
@@ -167,6 +168,9 @@ def fit(
     config = {key: value for key, value in context.trainer.items() if key not in OURS}
     if context.trainer.get("compile"):
         network.compile()
+    if overfit := config.pop("overfit_batches", None):
+        _freeze_order(datamodule)
+        config |= {"limit_train_batches": overfit, "limit_val_batches": overfit}
     fast = bool(config.get("fast_dev_run"))
     checkpoint = ModelCheckpoint(
         dirpath=folder,
@@ -198,6 +202,22 @@ def fit(
     # Evaluation follows, on the CPU: to compile for it anew would cost minutes and need a C++ compiler.
     network._compiled_call_impl = None
     return history
+
+
+def _freeze_order(datamodule: L.LightningDataModule) -> None:
+    """Let every epoch have the batches of the first, as ``overfit_batches`` promises.
+
+    Lightning would put in a sampler that yields records; ours yields whole batches.
+    """
+    make = datamodule.train_dataloader
+
+    def frozen() -> Any:
+        loader = make()
+        for one in loader.flattened if isinstance(loader, CombinedLoader) else [loader]:
+            one.sampler.set_epoch = lambda epoch: None
+        return loader
+
+    datamodule.train_dataloader = frozen  # type: ignore[method-assign]
 
 
 def placement(context: StageContext, config: Mapping[str, Any]) -> dict[str, Any]:

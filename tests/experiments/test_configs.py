@@ -1,0 +1,79 @@
+"""Every experiment and every way to shorten or place a run goes from its first stage to its report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import EXPERIMENT, TINY, printed_statuses, record, run, run_dirs
+
+from fedsynth.composition import CONFIG_DIR, compose_config
+from fedsynth.run import Run
+
+EXPERIMENTS = sorted(
+    str(path.relative_to(CONFIG_DIR / "experiment").with_suffix(""))
+    for path in (CONFIG_DIR / "experiment").rglob("*.yaml")
+)
+QUICK = (*TINY, "evaluation.num_bootstrap=20", "evaluation.num_attack_repetitions=2")
+
+
+@pytest.fixture(scope="module")
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all of them: what they share is computed once."""
+    return tmp_path_factory.mktemp("configs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_runs_on_one_batch_of_each_stage(
+    experiment: str, log_dir: Path, tiny_root: Path
+) -> None:
+    words = [f"experiment={experiment}", *QUICK, "debug=fdr", "trainer=cpu"]
+    run(words, log_dir, tiny_root, RUN_ID="fdr")
+    run_dir = log_dir / "runs" / experiment / "fdr"
+    wanted = set(compose_config(words).stages)
+    assert set(record(run_dir)["stages"]) == wanted
+    report = record(run_dir, "report.json")
+    assert {entry["stage"] for entry in report["records"]} >= {
+        name for name in wanted if name.startswith("tstr")
+    }
+    assert report["runs"][0]["stages_not_run"] == []
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("trainer", ["gpu", "h100"])
+def test_every_experiment_can_be_placed_on_a_gpu(experiment: str, trainer: str) -> None:
+    one = Run(compose_config([f"experiment={experiment}", f"trainer={trainer}"]))
+    one.check()
+    assert one.config["trainer"]["accelerator"] == "gpu"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_the_h100_settings_run_on_a_cpu(log_dir: Path, tiny_root: Path) -> None:
+    # Encoders change their shapes with the masks: to compile those for a CPU takes minutes. Theirs stay as they
+    # are here; bf16 and the compiled denoiser and classifiers are what is tried.
+    uncompiled = [f"stages.{name}.trainer.compile=false" for name in ("pretrain_xray", "fusion_encoder")]
+    done = run(
+        [EXPERIMENT, *QUICK, "debug=fdr", "trainer=h100", "trainer.accelerator=cpu", "logger=none",
+         *(f"+{word}" for word in uncompiled)],
+        log_dir, tiny_root, RUN_ID="h100",
+    )  # fmt: skip
+    assert printed_statuses(done)["latent_ddpm"] == "computed"
+    config = record(log_dir / "runs" / "feddp_pald" / "h100")["config"]
+    assert (config["trainer"]["precision"], config["trainer"]["compile"]) == ("bf16-mixed", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", ["overfit", "profiler"])
+def test_other_ways_to_debug_run_the_trained_stages(debug: str, tmp_path: Path, tiny_root: Path) -> None:
+    short = ["schedule.pretrain_epochs=2", "federated.rounds=2", "federated.local_epochs=1"]
+    words = [EXPERIMENT, *QUICK, *short, f"debug={debug}", "only=[clients,pretrain_xray,fusion_encoder]"]
+    done = run(words, tmp_path / "logs", tiny_root)
+    assert "round 2/2" in done.out
+    assert ("Profiler Report" in done.out + done.err + logged(tmp_path / "logs")) == (debug == "profiler")
+
+
+def logged(log_dir: Path) -> str:
+    return "".join(path.read_text() for folder in run_dirs(log_dir) for path in folder.glob("*.log"))
