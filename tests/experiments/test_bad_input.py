@@ -42,9 +42,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         ["medmnist/pneumoniamnist.npz is truncated or damaged"],
     ),
     "pixels NaN": (with_nan, [], ["pneumoniamnist.npz, key train_images: dtype float32 with NaN pixels"]),
-    "labels missing": (
-        lambda root: write_medmnist(root, test_labels=None), [], ["pneumoniamnist.npz lacks test_labels"],
-    ),
     "label 7": (
         lambda root: write_medmnist(root, val_labels=np.full((24, 1), 7)), [],
         ["pneumoniamnist.npz, key val_labels: label 7"],
@@ -52,9 +49,13 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "one class": (one_class, [], ["pneumoniamnist.npz, key val_labels: only class 1 occurs"]),
     "signal cut short": (lambda root: cut(root / "mitdb" / "103.dat"), [], ["mitdb", "103"]),
     "annotations missing": (lambda root: (root / "mitdb" / "105.atr").unlink(), [], ["105.atr"]),
-    "normal beats only": (lambda root: write_mitdb(root, "N" * 10), [], ["class 1"]),
+    "normal beats only": (
+        lambda root: write_mitdb(root, "N" * 10), [],
+        ["both classes are needed", "stages.clients", "label_rule=n_vs_rest"],
+    ),
     "more clients than images": (
-        lambda root: None, ["data.num_clients=60"], ["num_clients", "60"],
+        lambda root: None, ["data.num_clients=60"],
+        ["cannot give 60 clients", "stages.clients", "num_clients=60, min_records_per_client=4"],
     ),
     "LOG_DIR is a file": (lambda root: (root / "logs").write_text("x"), [], ["LOG_DIR", "logs"]),
 }  # fmt: skip

@@ -141,7 +141,7 @@ def test_on_real_data_numbers_stand_beside_the_paper_s(data_dir: Path, tmp_path:
 
     # With a published value that holds for this run too, the column is there.
     value = "{stage: tstr_real, arm: real, metric: test/auroc, mean: 0.9, place: here}"
-    run([*real, "paper.when={}", f"paper.values=[{value}]"], log_dir, data_dir)
+    run([*real, "~paper.when", f"paper.values=[{value}]"], log_dir, data_dir)
     (newest,) = [path for path in run_dirs(log_dir) if path != run_dir]
     (entry,) = [entry for entry in record(newest, "report.json")["records"] if entry["paper"] is not None]
     assert (entry["stage"], entry["metric"], entry["paper"]) == ("tstr_real", "test/auroc", 0.9)

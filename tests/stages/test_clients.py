@@ -15,6 +15,7 @@ from fedsynth.data.mitbih import read_beats
 from fedsynth.data.paired import PairedClients
 from fedsynth.data.pairing import build_pairs
 from fedsynth.data.sources import DataSource, locate
+from fedsynth.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,10 @@ def test_each_seed_changes_its_own_part_only(tmp_path: Path, sources: dict[str, 
     assert not torch.equal(other_partition.train.client, first.train.client)
     assert torch.equal(other_split.train.client, first.train.client)
     assert other_split.report["splits"]["test"]["records"] != first.report["splits"]["test"]["records"]
+
+
+def test_an_impossible_partition_names_the_stage_and_its_settings(
+    tmp_path: Path, sources: dict[str, DataSource]
+) -> None:
+    with pytest.raises(ConfigError, match=r"60 clients .*From stages\.a, where num_clients=60, min_records"):
+        made(tmp_path / "a", sources, num_clients=60)

@@ -52,6 +52,7 @@ class XrayPretraining(L.LightningModule):
         self.loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(positive_weight))
         # Labels that the validation images can rank: the others have no AUROC. Set by the stage; all by default.
         self.has_both = torch.ones(len(positive_weight), dtype=torch.bool)
+        self.val_total: Tensor | float = 0.0  # summed loss and number of records
         self.val_auroc = MultilabelAUROC(len(positive_weight), average="none")
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
@@ -64,13 +65,16 @@ class XrayPretraining(L.LightningModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         logits = self.network(batch["image"])
         loss = self.loss(logits, batch["label"].float())
-        self.log(
-            "val/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch["label"]), sync_dist=True
-        )
+        num = torch.tensor(len(logits), dtype=loss.dtype, device=loss.device)
+        self.val_total = self.val_total + torch.stack([loss * num, num])
         self.val_auroc.update(logits.float(), batch["label"])
 
     def on_validation_epoch_end(self) -> None:
-        # Pooled over ranks by torchmetrics, never averaged.
+        # Pooled over ranks, never averaged. Not by `log`, which rounds the records of unequal ranks to a mean.
+        seen = torch.as_tensor(self.val_total, device=self.device).expand(2)  # 0.0 on a rank without records
+        total, num = self.trainer.strategy.reduce(seen.clone(), reduce_op="sum")
+        self.log("val/loss", total / num, sync_dist=True)
+        self.val_total = 0.0
         auroc = self.val_auroc.compute()
         has_both = self.has_both.to(auroc.device)
         mean = auroc[has_both].mean() if has_both.any() else torch.tensor(float("nan"))
