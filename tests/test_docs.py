@@ -166,7 +166,9 @@ def test_every_deviation_in_the_code_has_a_row() -> None:
     }
     assert used, "no `# fidelity:` comment found at all"
     assert sorted((name, path) for name, path in used if name not in listed) == []
-    assert sorted(listed - {name for name, _ in used}) == [], "rows without a comment where the choice is made"
+    assert sorted(listed - {name for name, _ in used}) == [], (
+        "rows without a comment where the choice is made"
+    )
 
 
 def test_fidelity_rows_are_complete_and_unique() -> None:

@@ -22,7 +22,10 @@ def entry(**extra):
 
 @lru_cache
 def resolved(epsilon: float = 4.0, encoder: str | None = "pretrain_xray", *overrides: str):
-    chosen = [f"stages.release.epsilon={epsilon}", f"stages.fusion_encoder.inputs.xray_encoder={encoder or 'null'}"]
+    chosen = [
+        f"stages.release.epsilon={epsilon}",
+        f"stages.fusion_encoder.inputs.xray_encoder={encoder or 'null'}",
+    ]
     return compose_resolved(compose_config(["experiment=feddp_pald", *chosen, *overrides]))
 
 
