@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_stages import DIM, artifact, run_stage, settings, stage_context, tiny_latents
 
+from fedsynth.errors import ConfigError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.fingerprint import fingerprint
 from fedsynth.privacy.clipping import clip_radius_from_norms, clip_to_radius
@@ -125,3 +126,26 @@ def test_validation_and_test_latents_leave_the_client_by_the_radius_only(
     after, _ = released(tmp_path / "after", changed, clip_radius=2.0)
     assert torch.equal(before.means, after.means)
     assert torch.equal(before.variances, after.variances)
+
+
+def test_more_shards_than_records_are_refused_before_anything_is_allocated(
+    tmp_path: Path, latents: Artifact
+) -> None:
+    with pytest.raises(ConfigError, match=r"stages\.many\.num_shards must be ≤ 24, .* got 1000000"):
+        released(tmp_path / "many", latents, num_shards=1_000_000)
+
+
+@pytest.mark.parametrize(("radius", "warned"), [(1e-3, True), (1e3, False)])
+def test_clipping_most_latents_is_warned_of(
+    tmp_path: Path, latents: Artifact, caplog: pytest.LogCaptureFixture, radius: float, warned: bool
+) -> None:
+    released(tmp_path / "made", latents, clip_radius=radius)
+    assert ("stages.made clips 100 % of the training latents" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(0.5, True), (1e-5, False)])
+def test_a_delta_that_protects_nobody_is_warned_of(
+    tmp_path: Path, latents: Artifact, caplog: pytest.LogCaptureFixture, delta: float, warned: bool
+) -> None:
+    released(tmp_path / "made", latents, delta=delta)
+    assert ("stages.made.delta=0.5 is not below 1 / 24" in caplog.text) == warned
