@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fedsynth import composition
@@ -117,6 +118,9 @@ def test_every_kind_of_stage_has_its_config_file() -> None:
         (["privacy=off"], ["privacy=off", "There are: dp_pma, none"]),
         (["seed"], ["'seed' is not an override", "key=value"]),
         (["seed=[1"], ["'seed=[1' is not an override", "key=value"]),
+        (["path=3"], ["path is not a key", "See all keys with"]),
+        (["paths.x=1"], ["paths.x is not a key", "Did you mean paths."]),
+        (["logger=[]"], ["logger is missing", "logger=none"]),
         (["privacy=null"], ["cannot be composed", "must be a string or a list"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
@@ -223,6 +227,24 @@ def test_an_empty_experiment_name_is_refused() -> None:
         ("trainer.devices", 2, ["trainer.devices=2", "torchrun", "make train"]),
         ("paths.log_dir", "", ["paths.log_dir is empty", "LOG_DIR"]),
         ("paths.log_dir", None, ["paths.log_dir has the wrong type", "LOG_DIR"]),
+        ("paths.log_dir", 3, ["paths.log_dir must be a folder, got 3"]),
+        ("data.dir", 3, ["data.dir must be a folder, got 3"]),
+        ("run_id", "a/b", ["run_id must be the name of one folder, got 'a/b'", "RUN_ID"]),
+        ("run_id", "..", ["run_id must be the name of one folder, got '..'"]),
+        ("run_id", "", ["run_id must be the name of one folder, got ''"]),
+        ("run_id", "a\n", ["run_id must be the name of one folder"]),
+        ("data.files", 3, ["data.files must hold file names", "got 3", "official"]),
+        ("data.files.chestmnist", 3, ["data.files.chestmnist must be a file name", "got 3"]),
+        ("data.files.chestmnist", [3], ["data.files.chestmnist must be a file name", "got [3]"]),
+        ("data.files.chestmnist", [], ["data.files.chestmnist must be a file name", "got []"]),
+        ("data.files.chestmist", "x", ["data.files.chestmist is not a known key", "'chestmnist'"]),
+        ("only", 3, ["only must name stages, got 3", "only=[NAME]", "mix"]),
+        ("only", True, ["only must name stages, got True"]),
+        ("force", True, ["force must name stages, got True"]),
+        ("logger", 3, ["logger must hold one section per logger, got 3"]),
+        ("logger.csv.flush_every_n_steps", "abc", ["logger.csv.flush_every_n_steps must be", "'abc'"]),
+        ("schedule.pretrain_epochs", None, ["pretrain_xray.trainer.max_epochs must be ≥ 1, got None"]),
+        ("stages.mix.trainer", {"max_epochs": 1}, ["stages.mix.trainer", "trains nothing", "Remove"]),
         ("stages.mix.as_auditor", "no", ["stages.mix.as_auditor must be true or false, got 'no'"]),
         ("stages.mix.inputs", "release", ["stages.mix.inputs must be a mapping", "'release'"]),
         ("stages.mix", None, ["stages.mix.stage is missing"]),
@@ -318,6 +340,36 @@ def test_known_keys_pass(composed: DictConfig) -> None:
     check_keys(values)
     with pytest.raises(ConfigError, match=r"evaluation\.nearst_k.*'nearest_k'"):
         check_keys({**values, "evaluation": {"nearst_k": 1}})
+
+
+def test_infinity_may_be_written_as_in_yaml(composed: DictConfig) -> None:
+    config = compose_config([EXPERIMENT, "diffusion.learning_rate=.inf"])
+    with pytest.raises(ConfigError, match=r"learning_rate must be .*got inf.*comes from diffusion"):
+        Run(config).check()
+
+
+def test_an_interrupt_while_composing_is_no_fault_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise HydraException("") from error
+
+    monkeypatch.setattr(composition, "compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compose_config([EXPERIMENT])
+
+
+def test_sweeper_parameters_as_a_mapping_are_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params=.*key=value,value.*hparams_search"):
+        list(expand_sweep([EXPERIMENT, 'hydra.sweeper.params={foo:"1,2"}']))
+
+
+def test_a_runs_folder_that_is_a_file_is_refused(composed: DictConfig, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("x")
+    config = changed(composed, "paths.log_dir", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"runs is no folder.*LOG_DIR"):
+        Run(config).check()
 
 
 # -- references, sweeps, names -------------------------------------------------------------------------------

@@ -75,6 +75,11 @@ def test_loggers_are_closed_when_the_stage_fails(tmp_path):
         ({"csw": {}}, "logger.csw is unknown"),
         ({"csv": 3}, "must hold settings"),
         ({"csv": {"flsh": 1}}, "no setting flsh"),
+        (3, "logger must hold one section per logger, got 3"),
+        ({"csv": {"flush_every_n_steps": "abc"}}, "logger.csv.flush_every_n_steps must be .*'abc'"),
+        ({"csv": {"flush_every_n_steps": 0}}, "logger.csv.flush_every_n_steps must be .*got 0"),
+        ({"wandb": {"project": 3}}, "logger.wandb.project must be a name, got 3"),
+        ({"wandb": {"tags": "a"}}, "logger.wandb.tags must be a list of words, got 'a'"),
         ({"wandb": {"mode": "ofline"}}, "logger.wandb.mode must be one of"),
     ],
 )

@@ -63,8 +63,10 @@ def compose_config(overrides: Sequence[str], *, with_hydra: bool = False) -> Dic
             return compose("train", overrides=list(overrides), return_hydra_config=with_hydra)
         except yaml.YAMLError as error:
             raise ConfigError(f"a configuration file is not valid YAML: {_one_line(error)}.") from error
-        # Hydra reports some overrides, such as experiment=null, as plain ValueErrors.
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        # Hydra reports some overrides, such as experiment=null, as plain ValueErrors; OmegaConf stumbles with an
+        # AttributeError over a mapping given to hydra.sweeper.params.
+        except (HydraException, OmegaConfBaseException, ValueError, AttributeError) as error:
+            _raise_interrupt(error)
             raise ConfigError(_explain(error, overrides)) from error
 
 
@@ -77,6 +79,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
+        _raise_interrupt(error)
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(values, dict)
     name, known = values.get("experiment_name"), ", ".join(experiments())
@@ -158,6 +161,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(overrides=list(overrides))
     except HydraException as error:
+        _raise_interrupt(error)
         raise ConfigError(_explain(error, overrides)) from error
 
 
@@ -172,8 +176,23 @@ def source_of(config: DictConfig, key: str) -> str:
     return match.group(1) if match else ""
 
 
+def _raise_interrupt(error: BaseException) -> None:
+    """Ctrl-C is no fault of the configuration, though Hydra and OmegaConf wrap it as if it were one."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        link = link.__cause__ or link.__context__
+
+
 def _explain(error: Exception, overrides: Sequence[str]) -> str:
     text = str(error).strip()
+    sweeper = [word for word in overrides if word.lstrip("+").startswith("hydra.sweeper.params")]
+    if sweeper and isinstance(error, AttributeError):
+        return (
+            f"{sweeper[0]!r} cannot be set on the command line. Sweep by key=value,value with --multirun, or "
+            "name a file: hparams_search=NAME."
+        )
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
         key = override.group(1)
@@ -204,7 +223,9 @@ def _options(group: str) -> list[str]:
 
 def _nearest(key: str, overrides: Sequence[str]) -> str:
     groups = [word for word in overrides if re.match(r"^[\w/@.]+=", word) and _is_group(word.split("=")[0])]
-    known = sorted(_flatten(OmegaConf.to_container(compose("train", overrides=groups), resolve=False)))
+    known = sorted(_leaves(OmegaConf.to_container(compose("train", overrides=groups), resolve=False)))
+    # A section is no key to give a value to, unless there are several files to choose from.
+    known += [path.name for path in CONFIG_DIR.iterdir() if path.is_dir() and len(_options(path.name)) > 1]
     if "experiment" not in {word.split("=")[0] for word in groups}:
         return f"No experiment is chosen; say experiment=NAME first ({', '.join(experiments())})."
     near = difflib.get_close_matches(key, known, n=1)
@@ -219,10 +240,9 @@ def _is_group(name: str) -> bool:
     return (CONFIG_DIR / name.split("@")[0]).is_dir()
 
 
-def _flatten(value: Any, prefix: str = "") -> set[str]:
+def _leaves(value: Any, prefix: str = "") -> set[str]:
     if not isinstance(value, dict):
         return {prefix}
-    keys = {prefix} if prefix else set()
-    return keys.union(
-        *(_flatten(child, f"{prefix}.{name}" if prefix else str(name)) for name, child in value.items())
+    return set().union(
+        *(_leaves(child, f"{prefix}.{name}" if prefix else str(name)) for name, child in value.items())
     )

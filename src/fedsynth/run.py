@@ -56,6 +56,10 @@ class Run:
         with self._naming_sources():
             check_run_settings(self.config)
         check_processes(self.config)
+        if "logger" not in self.config:
+            raise ConfigError(
+                "logger is missing, as if logger=[] was said. Say logger=none for no curves, or logger=csv."
+            )
         check_loggers(self.config["logger"])
         self.selection.names(self.plan({}))
 
@@ -93,8 +97,12 @@ class Run:
         return Selection(self._names("only"), self.config.get("from") or None, self._names("force"))
 
     def _names(self, key: str) -> tuple[str, ...]:
-        value = self.config.get(key) or []
-        return (value,) if isinstance(value, str) else tuple(value)
+        value = self.config.get(key)
+        names = [value] if isinstance(value, str) else value if value is not None else []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            known = ", ".join(self.config["stages"])
+            raise ConfigError(f"{key} must name stages, got {value!r}. Say {key}=[NAME]. Stages: {known}.")
+        return tuple(name for name in names if name)
 
     def execute(self) -> None:
         """Run the stages, write ``run.json`` and the report.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 
+from fedsynth.errors import ConfigError
 from fedsynth.pipeline.artifacts import explained
 from fedsynth.pipeline.ranks import Ranks
 
@@ -47,6 +49,28 @@ def marked_simulated(run_dir: Path, ranks: Ranks) -> Path:
     ranks.broadcast(None)  # No process may still write to what is moved now.
     ranks.on_first(move)
     return marked
+
+
+def check_run_folder(folder: Path) -> None:
+    """Fail with one message where Hydra would fail with a traceback: writes nothing.
+
+    Args:
+        folder: Where the folders of runs go; it need not be there yet.
+
+    Raises:
+        ConfigError: If it, or what is there of its path, is no folder, or cannot be written.
+    """
+    there = next((path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)), folder)
+    if not there.is_dir():
+        problem = "is no folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        problem = "cannot be written"
+    else:
+        return
+    raise ConfigError(
+        f"runs cannot be stored in {folder}: {there} {problem}. Remove it, or set LOG_DIR (or paths.log_dir) "
+        "to a folder you may write to."
+    )
 
 
 def _redirect_logs(old: Path, new: Path) -> None:

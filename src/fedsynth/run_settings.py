@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from fedsynth.data.official import DATASET_NAMES
 from fedsynth.errors import ConfigError
-from fedsynth.pipeline.settings import build_settings, setting
+from fedsynth.pipeline.settings import build_settings, setting, unknown_key
+from fedsynth.run_folder import check_run_folder
+
+RUN_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,45 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
     for key, value in (("plan", config["plan"]), ("data.download", config["data"]["download"])):
         if not isinstance(value, bool):
             raise ConfigError(f"{key} must be true or false, got {value!r}.", key=key)
+    if not RUN_ID.fullmatch(str(config["run_id"])):
+        raise ConfigError(
+            f"run_id must be the name of one folder, got {config['run_id']!r}. Use up to 128 of a-z, A-Z, 0-9, "
+            "'.', '_' and '-' (run_id=NAME or RUN_ID=NAME), or leave it out.",
+            key="run_id",
+        )
+    for key, value in (("data.dir", config["data"]["dir"]), *_paths(config)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{key} must be a folder, got {value!r}. Quote a name of digits.", key=key)
     for name, variable in (("log_dir", "LOG_DIR"), ("data_dir", "DATA_DIR")):
         if not config["paths"][name].strip():
             raise ConfigError(
                 f"paths.{name} is empty. Set {variable} to a folder, or leave it unset.", key=f"paths.{name}"
+            )
+    _check_files(config["data"].get("files"))
+    if not config["plan"]:
+        check_run_folder(Path(config["paths"]["log_dir"]) / "runs" / str(config["experiment_name"]))
+
+
+def _paths(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(f"paths.{name}", config["paths"][name]) for name in ("log_dir", "data_dir")]
+
+
+def _check_files(files: Any) -> None:
+    """``data.files``: for each MedMNIST set a file name or several of them."""
+    remedy = "Say data.files.NAME=[official, FILE.npz], or leave it out for the published files."
+    if files is None:
+        return
+    if not isinstance(files, Mapping):
+        raise ConfigError(f"data.files must hold file names by data set, got {files!r}. {remedy}")
+    known = [name for name in DATASET_NAMES if name != "mitdb"]
+    for name, value in files.items():
+        key = f"data.files.{name}"
+        if name not in known:
+            raise ConfigError(unknown_key(key, str(name), known))
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
+            raise ConfigError(
+                f"{key} must be a file name or a list of them, got {value!r}. {remedy}", key=key
             )
 
 

@@ -101,6 +101,10 @@ def check_loggers(logger_config: Mapping[str, Any] | None) -> dict[str, dict[str
     Raises:
         ConfigError: An unknown logger or setting, or a W&B mode that does not exist.
     """
+    if logger_config is not None and not isinstance(logger_config, Mapping):
+        raise ConfigError(
+            f"logger must hold one section per logger, got {logger_config!r}. Say logger=csv or logger=none."
+        )
     complete: dict[str, dict[str, Any]] = {}
     for name, values in (logger_config or {}).items():
         if values is None or values is False:
@@ -116,10 +120,29 @@ def check_loggers(logger_config: Mapping[str, Any] | None) -> dict[str, dict[str
             known = ", ".join(LOGGERS[name]) or "none"
             raise ConfigError(f"logger.{name} has no setting {', '.join(unknown)}. Known: {known}.")
         complete[name] = {**LOGGERS[name], **values}
+    _check_values(complete)
     mode = complete.get("wandb", {}).get("mode")
     if mode is not None and mode not in WANDB_MODES:
         raise ConfigError(f"logger.wandb.mode must be one of {', '.join(WANDB_MODES)} or null, got {mode!r}.")
     return complete
+
+
+def _check_values(loggers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse values that a logger would stumble over when the first stage opens it."""
+    rows = loggers.get("csv", {}).get("flush_every_n_steps", 1)
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise ConfigError(
+            f"logger.csv.flush_every_n_steps must be a whole number ≥ 1, got {rows!r}. 100 is the default."
+        )
+    values = loggers.get("wandb", {})
+    for name in ("project", "entity"):
+        if not isinstance(values.get(name), str | None):
+            raise ConfigError(
+                f"logger.wandb.{name} must be a name, got {values[name]!r}. Quote it, or say null for the default."
+            )
+    tags = values.get("tags") or []
+    if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
+        raise ConfigError(f"logger.wandb.tags must be a list of words, got {tags!r}. Say [first, second].")
 
 
 def wandb_id(*parts: str) -> str:

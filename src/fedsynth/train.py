@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from dotenv import load_dotenv
@@ -20,6 +23,7 @@ from fedsynth.composition import (
 )
 from fedsynth.console import print_error
 from fedsynth.errors import ConfigError, FedSynthError
+from fedsynth.pipeline.runner import Terminated
 from fedsynth.run import Run
 
 # These would make the run read another config than the checks below.
@@ -92,6 +96,15 @@ class _one_message:
         if isinstance(error, KeyboardInterrupt):
             print_error("Interrupted. Finished stages are kept; the same command goes on from there.")
             raise SystemExit(130) from None
+        if isinstance(error, Terminated):
+            print_error("Terminated. Finished stages are kept; the same command goes on from there.")
+            raise SystemExit(143) from None
+
+
+def _terminate(signum: int, frame: object) -> NoReturn:
+    # Lightning, while it trains, calls this after its own handler.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+    raise Terminated
 
 
 def main() -> None:
@@ -99,6 +112,9 @@ def main() -> None:
     load_dotenv(Path.cwd() / ".env")
     register_resolvers()
     with _one_message():
+        # Several ranks stop together, at a step all of them agree on: there Lightning alone handles the signal.
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            signal.signal(signal.SIGTERM, _terminate)
         if check_before_running(sys.argv[1:]):
             _app()
 

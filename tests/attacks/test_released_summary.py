@@ -261,3 +261,9 @@ def test_held_out_records_of_another_encoder_are_refused():
             clip_radius=RADIUS,
             generator=_generator(0),
         )
+
+
+@pytest.mark.parametrize("values", [torch.zeros(0), torch.zeros(2, 2)])
+def test_a_spread_without_repetitions_is_refused(values):
+    with pytest.raises(EvaluationError, match="at least one"):
+        spread(values)

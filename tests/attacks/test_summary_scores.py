@@ -152,3 +152,9 @@ def test_unknown_combination_is_refused():
         membership_scores(
             _candidate([0.0, 0.0, 0.0], 0, 2), _released(*TWO_SHARDS), _reference(), combine="mean"
         )
+
+
+@pytest.mark.parametrize("num_classes", [0, -1, 1.5, True])
+def test_a_reference_without_classes_is_refused(num_classes):
+    with pytest.raises(EvaluationError, match="num_classes must be an integer >= 1, got"):
+        public_reference(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), num_classes=num_classes)

@@ -46,6 +46,10 @@ BROKEN = {
     "float labels": (lambda a: {"train_labels": a["train_labels"] * np.nan}, "train_labels.*float"),
     "no label column": (lambda a: {"train_labels": a["train_labels"][:, :0]}, "train_labels.*shape"),
     "one class": (lambda a: {"test_labels": np.ones_like(a["test_labels"])}, "test_labels: only class 1"),
+    "constant images": (
+        lambda a: {"train_images": np.zeros_like(a["train_images"])},
+        "train_images: every pixel is 0",
+    ),
     "objects": (lambda a: {"train_labels": a["train_labels"].astype(object)}, "damaged"),
 }
 
@@ -101,6 +105,13 @@ def test_constant_label_of_a_multi_label_task_is_logged_only(
         data = read_medmnist(_write(tmp_path / "x.npz", npz_arrays))
     assert data.labels["train"].shape == (40, 3)
     assert "[1]" in caplog.text
+
+
+def test_images_of_another_size_than_asked_for_are_refused(tmp_path: Path, npz_arrays: Arrays) -> None:
+    path = _write(tmp_path / "x.npz", npz_arrays)
+    assert read_medmnist(path, 28).images["train"].shape[1:] == (28, 28)
+    with pytest.raises(DataError, match=r"x\.npz.*28 x 28.*data\.image_size=64.*data\.image_size=28"):
+        read_medmnist(path, 64)
 
 
 @pytest.mark.real_data

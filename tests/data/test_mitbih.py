@@ -119,7 +119,34 @@ def test_one_sample_cut_from_the_signal_is_noticed(tmp_path: Path) -> None:
     _write_record(tmp_path)
     path = tmp_path / "100.dat"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DataError, match=r"100\.dat"):
+    with pytest.raises(DataError, match=r"100\.dat is cut short"):
+        read_beats(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"100\n100\n", "lists 100 more than once"), (b"100\n0100\n", "100"), (b"100\n\xff\n", "UTF-8")],
+)
+def test_records_named_twice_or_unreadable_are_a_data_error(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    _write_record(tmp_path)
+    (tmp_path / "RECORDS").write_bytes(content)
+    with pytest.raises(DataError, match=f"RECORDS.*{message}"):
+        read_beats(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [([400, 300], "time order.*sample 300"), ([400, 1200], "sample 1200.*1200 samples")],
+)
+def test_annotations_out_of_order_or_beyond_the_record_are_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: list[int], message: str
+) -> None:
+    _write_record(tmp_path)
+    found = wfdb.Annotation("100", "atr", np.array(sample), symbol=["N"] * len(sample))
+    monkeypatch.setattr(wfdb, "rdann", lambda *arguments, **options: found)
+    with pytest.raises(DataError, match=rf"100\.atr.*{message}"):
         read_beats(tmp_path)
 
 

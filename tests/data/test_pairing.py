@@ -173,6 +173,12 @@ def test_constant_images_are_a_config_error(images: MedMNISTData, beats: Beats) 
         build_pairs(dataclasses.replace(images, images=black), beats, **SETTINGS)
 
 
+def test_flat_beats_are_a_data_error(images: MedMNISTData, beats: Beats) -> None:
+    flat = dataclasses.replace(beats, window=np.zeros_like(beats.window))
+    with pytest.raises(DataError, match=r"beat is flat.*\.dat"):
+        build_pairs(images, flat, **SETTINGS)
+
+
 @pytest.mark.real_data
 def test_real_federation_has_the_papers_counts(real_dir: Path) -> None:
     images = read_medmnist(real_dir / "medmnist" / "pneumoniamnist.npz")

@@ -85,6 +85,14 @@ def test_source_digest_changes_with_any_byte_and_not_with_the_directory(
     assert a == b != c
 
 
+def test_a_shorter_list_of_records_is_another_source(tmp_path: Path, simulated_dir: Path) -> None:
+    shutil.copytree(simulated_dir / "mitdb", tmp_path / "mitdb")
+    whole = locate("mitdb", tmp_path, download=False).digest
+    names = (tmp_path / "mitdb" / "RECORDS").read_text().split()
+    (tmp_path / "mitdb" / "RECORDS").write_text("\n".join(names[:-1]) + "\n")
+    assert locate("mitdb", tmp_path, download=False).digest != whole
+
+
 def test_auto_simulates_everything_if_one_set_is_missing(
     tmp_path: Path, npz_arrays: dict, simulated_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,7 +153,7 @@ def test_real_mitdb_files_match_physionet_and_changed_ones_are_marked(real_dir: 
     if not (real_dir / "mitdb" / "SHA256SUMS.txt").is_file():
         pytest.skip("SHA256SUMS.txt is absent")
     found = locate("mitdb", real_dir, download=False)
-    assert len(found.files) == 144
+    assert len(found.files) == 145  # RECORDS among them
     assert all(file.known for file in found.files)
     copy = tmp_path / "mitdb"
     copy.mkdir()

@@ -114,3 +114,9 @@ def test_impossible_temperatures_are_refused(temperature):
 def test_no_bins_are_refused():
     with pytest.raises(EvaluationError, match="num_bins"):
         expected_calibration_error(torch.tensor([0.5]), torch.tensor([1]), 0)
+
+
+@pytest.mark.parametrize("num_bins", [0, 1.5, "15", True])
+def test_a_number_of_bins_that_is_no_count_is_refused(num_bins):
+    with pytest.raises(EvaluationError, match="num_bins must be an integer >= 1, got"):
+        expected_calibration_error(torch.tensor([0.5]), torch.tensor([1]), num_bins=num_bins)

@@ -69,7 +69,7 @@ def test_accepts_numpy_arrays():
     ("real", "k", "message"),
     [
         (np.zeros((5, 2)), 5, "at least 6 points"),
-        (np.zeros((9, 2)), 0, "nearest_k must be at least 1"),
+        (np.zeros((9, 2)), 0, "nearest_k must be an integer >= 1"),
         (np.zeros((9, 3)), 5, "same number of features"),
     ],
 )
@@ -95,3 +95,9 @@ def test_diagonal_sampling_misses_a_low_dimensional_manifold(intrinsic, precise)
     assert (result.precision > 0.1) is precise
     assert (result.coverage > 0.3) is precise
     assert result.recall > 0.3
+
+
+@pytest.mark.parametrize("nearest_k", [0, 1.5, "5", None, True])
+def test_a_number_of_neighbors_that_is_no_count_is_refused(nearest_k):
+    with pytest.raises(EvaluationError, match="nearest_k must be an integer >= 1, got"):
+        prdc(real=_points(9, 2, 0), synthetic=_points(9, 2, 1), nearest_k=nearest_k)

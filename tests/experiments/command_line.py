@@ -32,7 +32,9 @@ NETWORK = (
 )  # fmt: skip
 # For the small data files of tiny_data.
 TINY = ("data.source=real", "data.download=false", "data.num_clients=2", "data.min_records_per_client=4",
-        "privacy.num_shards=2", "privacy.min_shard_size=2", *SMALL, *NETWORK)  # fmt: skip
+        "stages.clients.image_size=12",
+        "privacy.num_shards=2", "privacy.min_shard_size=2", *SMALL,
+        *NETWORK)  # fmt: skip
 
 
 @dataclass(frozen=True)

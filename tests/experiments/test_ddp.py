@@ -128,8 +128,10 @@ def test_a_process_without_a_client_waits_for_the_other(tiny_root: Path, tmp_pat
         "experiment=feddp_pald/random_init", "debug=limit", *TINY, "data.num_clients=1",
         "only=[clients,fusion_encoder]",
     ]  # fmt: skip
+    alone = start([*words, *ONE_THREAD], tmp_path / "alone", tiny_root)
     run_ranks(words, tmp_path / "ranks", tiny_root)
-    run([*words, *ONE_THREAD], tmp_path / "alone", tiny_root)
+    done = finish(alone)
+    assert done.code == 0, done.err
     assert same_encoder(tmp_path / "ranks", tmp_path / "alone")
 
 

@@ -22,6 +22,11 @@ from fedsynth.pipeline.stage import Sensitivity
 
 KEY = "0123456789ab" + "c" * 52
 OTHER = "f" * 64
+#: What the runner writes at least.
+MINIMAL: dict[str, Any] = {
+    "kind": "mix", "side": "server", "sensitivity": "released", "simulated": False, "settings": {},
+    "inputs": {}, "metrics": [],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def make(store: ArtifactStore, key: str = KEY, stage: str = "mix", text: str = "
     (output / "result.json").write_text(text)
     (output / "folder").mkdir()
     (output / "folder" / "part.bin").write_bytes(b"\0" * 10)
-    return store.commit(stage, key, {"sensitivity": "released", "metrics": []})
+    return store.commit(stage, key, dict(MINIMAL))
 
 
 def test_a_committed_artifact_is_found_with_all_it_holds(store: ArtifactStore) -> None:
@@ -273,3 +278,25 @@ def test_a_lock_is_free_after_an_error(store: ArtifactStore) -> None:
     with pytest.raises(ZeroDivisionError), store.lock("mix", KEY):
         raise ZeroDivisionError
     assert is_free(store, KEY)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", None), ("side", 3), ("settings", []), ("inputs", None), ("simulated", "no"), ("metrics", {}),
+        ("metrics", [{"arm": "a"}]), ("metrics", [3]), ("files", {}), ("files", []), ("files", {"a": 3}),
+    ],
+)  # fmt: skip
+def test_a_malformed_manifest_is_set_aside(store: ArtifactStore, field: str, value: object) -> None:
+    path = make(store).path
+    manifest = json.loads((path / MANIFEST).read_text()) | {field: value}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    assert store.find("mix", KEY, verify=False) is None
+    assert store.find("mix", KEY) is None
+    assert list(path.parent.glob("*.corrupt-*"))
+
+
+def test_an_artifact_without_files_is_found(store: ArtifactStore) -> None:
+    store.fresh_output("mix", KEY)
+    made = store.commit("mix", KEY, dict(MINIMAL))
+    assert store.find("mix", KEY) == made

@@ -287,6 +287,11 @@ def test_a_stage_that_is_no_mapping_is_refused(config: Any) -> None:
         ({"accelerator": "gpus"}, r"trainer\.accelerator must be one of auto, cpu, gpu"),
         ({"precision": "8-bit"}, r"trainer\.precision must be one of"),
         ({"limit_train_batches": 0}, r"trainer\.limit_train_batches must be > 0"),
+        ({"limit_val_batches": 2.5}, r"trainer\.limit_val_batches must be a whole number.*got 2\.5"),
+        ({"devices": "abc"}, r"trainer\.devices must be a number ≥ 1 or auto, got 'abc'"),
+        ({"devices": 0}, r"trainer\.devices must be a number ≥ 1 or auto, got 0"),
+        ({"devices": -1}, r"trainer\.devices must be a number ≥ 1 or auto, got -1"),
+        ({"max_epochs": None}, r"trainer\.max_epochs must be ≥ 1, got None"),
         ({"callbacks": []}, r"trainer\.callbacks is not a known key"),
         (None, r"trainer must be a mapping"),
     ],
@@ -299,6 +304,19 @@ def test_impossible_trainer_arguments_are_refused(values: Any, message: str) -> 
 def test_a_stage_s_own_trainer_is_checked_under_its_own_key() -> None:
     with pytest.raises(ConfigError, match=r"stages\.train\.trainer\.max_epochs must be ≥ 1"):
         plan({"train": toy("train", trainer={"max_epochs": 0})})
+
+
+def test_possible_trainer_arguments_pass() -> None:
+    shares = {"limit_val_batches": 2, "limit_train_batches": 0.5, "overfit_batches": 1.0}
+    for devices in (1, 2, "auto", None):
+        check_trainer({"devices": devices, "max_epochs": 1, **shares}, "trainer")
+
+
+def test_a_trainer_of_a_stage_that_trains_nothing_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"stages\.odd\.trainer is given.*Remove stages\.odd\.trainer\.max_epochs"
+    ):
+        plan({"odd": toy("constant", trainer={"max_epochs": 1})})
 
 
 def test_every_trainer_argument_is_one_that_lightning_has() -> None:

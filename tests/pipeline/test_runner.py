@@ -16,7 +16,7 @@ from bench import calls, chain, plan, run, runner, start, statuses, toy
 from toystages.behavior import ToyError
 
 from fedsynth.errors import ArtifactError, ConfigError
-from fedsynth.pipeline.runner import Selection, downstream
+from fedsynth.pipeline.runner import Selection, Terminated, downstream
 
 ALL = ["measure", "publish", "total"]
 
@@ -165,6 +165,13 @@ def test_an_interrupted_stage_leaves_its_checkpoint_and_no_artifact(tmp_path: Pa
 def test_an_interruption_that_lightning_turns_into_an_exit_is_still_an_interruption(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, {"one": toy("constant", behavior="interrupt as lightning does")})
+    assert list(tmp_path.glob("one/*/manifest.json")) == []
+
+
+def test_a_termination_that_lightning_turns_into_an_exit_without_status_is_143(tmp_path: Path) -> None:
+    with pytest.raises(Terminated) as caught:
+        run(tmp_path, {"one": toy("constant", behavior="terminate as lightning does")})
+    assert caught.value.code == 143
     assert list(tmp_path.glob("one/*/manifest.json")) == []
 
 

@@ -16,7 +16,7 @@ from fedsynth.pipeline.settings import build_settings, key_values, setting, unkn
 
 @dataclass(frozen=True)
 class Settings:
-    epsilon: float = setting(above=0.0, remedy="The paper uses 4.")
+    epsilon: float = setting(above=0.0, allow_infinite=True, remedy="The paper uses 4.")
     share: float = setting(minimum=0.0, below=1.0)
     count: int = setting(minimum=1, maximum=9)
     kind: str = setting(one_of=("mean", "gated"))
@@ -106,6 +106,17 @@ def test_infinity_is_a_number() -> None:
     assert build(epsilon=math.inf).epsilon == math.inf
 
 
+@pytest.mark.parametrize("word", [".inf", "inf", ".Inf", "+.inf"])
+def test_infinity_may_be_a_word(word: str) -> None:
+    assert build(epsilon=word).epsilon == math.inf
+
+
+def test_minus_infinity_and_nan_as_words_are_out_of_bounds() -> None:
+    for word in ("-.inf", "-inf", ".nan", "nan"):
+        with pytest.raises(ConfigError, match=r"epsilon must be .*> 0"):
+            build(epsilon=word)
+
+
 def test_unknown_key_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(
         ConfigError, match=r"stages\.toy\.epsilonn is not a known key\. Did you mean 'epsilon'\?"
@@ -153,3 +164,10 @@ def test_own_check_of_a_settings_class_is_called_with_the_path() -> None:
 
 def test_values_that_cannot_change_a_result_stay_out_of_the_key() -> None:
     assert key_values(build()) == {name: value for name, value in GOOD.items() if name != "workers"}
+
+
+@pytest.mark.parametrize("changes", [{"radius": math.inf}, {"share": -math.inf}, {"share": math.nan}])
+def test_values_that_are_not_finite_are_refused_unless_the_field_allows_them(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"stages\.toy\.{next(iter(changes))} must be a finite number and"):
+        build(**changes)
+    assert build(epsilon=math.inf).epsilon == math.inf

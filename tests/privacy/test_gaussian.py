@@ -192,3 +192,8 @@ def test_evaluations_refuse_impossible_values_by_name():
         gaussian_epsilon(1e-5, math.nan, 1.0)
     with pytest.raises(PrivacyParameterError, match=r"^delta must be"):
         gaussian_epsilon(1.0, 1.0, 1.0)
+
+
+def test_a_sensitivity_whose_noise_would_overflow_is_refused() -> None:
+    with pytest.raises(PrivacyParameterError, match=r"sensitivity must be small enough .* got 1e\+308"):
+        analytic_gaussian_std(0.1, 1e-5, 1e308)

@@ -225,3 +225,9 @@ def test_log_density_stays_finite_far_away():
 def test_log_density_refuses_another_dimension():
     with pytest.raises(InvalidTensorError, match="3 dimensions, the mixture has 2"):
         mixture_log_density(two_class_mixture(), torch.zeros(1, 3))
+
+
+def test_boolean_counts_are_refused() -> None:
+    means = torch.zeros(1, 2, 3)
+    with pytest.raises(InvalidTensorError, match="counts must be numbers of records, got booleans"):
+        aggregate(torch.ones(1, 2, dtype=torch.bool), means, means)

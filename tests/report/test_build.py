@@ -239,3 +239,34 @@ def test_a_bar_or_line_break_cannot_break_a_table():
 )
 def test_durations_are_readable(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_diverged_run_is_reported_and_its_figures_left_out(lab, build):
+    """NaN and infinite values in histories, samples, scores, distances and metrics."""
+
+    def diverge(manifests):
+        for manifest in manifests.values():
+            for name, content in manifest["_files"].items():
+                if name == "history.json":
+                    manifest["_files"][name] = [
+                        {
+                            key: value if key in ("round", "epoch") else float("nan")
+                            for key, value in row.items()
+                        }
+                        for row in content
+                    ]
+                    continue
+                for key, value in content.items():
+                    if value.dtype.kind == "f":
+                        value = value.copy()
+                        value.reshape(-1)[:3] = (float("nan"), float("inf"), -float("inf"))
+                        content[key] = value
+            for row in manifest["metrics"]:
+                row["value"] = float("nan")
+
+    files = build(lab.run(edit=diverge))
+    text = files.markdown.read_text()
+    for title in ("ROC curves", "Latent space", "Nearest-neighbor distances", "Calibration"):
+        assert re.search(rf"{title}: left out, stage \w+ diverged: .* non-finite values", text)
+    assert {path.stem for path in files.figures} >= {"partition", "learning_latent_ddpm"}
+    json.loads(files.json.read_text())

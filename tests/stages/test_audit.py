@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_stages import DIM, artifact, run_stage, settings, stage_context, tiny_latents, values
 
+from fedsynth.errors import ConfigError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.records import ShardRelease
 from fedsynth.stages.audit.run import flatten_release
@@ -85,13 +86,25 @@ def test_far_samples_have_no_precision_and_no_coverage(
         assert found[(arm, "mean_gap", 42)] == pytest.approx(1000 * math.sqrt(DIM), rel=1e-3)
 
 
-def test_too_few_points_leave_neighborhoods_undefined_and_the_rest_alone(
+def test_too_few_samples_leave_neighborhoods_undefined_and_the_rest_alone(
     tmp_path: Path, latents: Artifact, copies: Artifact
 ) -> None:
-    _, found = audited(tmp_path, latents, copies, copies, nearest_k=50)
+    made, found = audited(tmp_path, latents, copies, copies, nearest_k=3, samples_per_class=3)
     for metric in ("precision", "recall", "density", "coverage"):
         assert math.isnan(found[("negative", metric, 42)])
-    assert found[("negative", "frechet_distance", 42)] == pytest.approx(0, abs=1e-5)
+        assert math.isfinite(found[("real_train_negative", metric, 42)])
+    assert math.isfinite(found[("negative", "frechet_distance", 42)])
+    wanted = ["mixture_negative", "mixture_positive", "negative", "positive"]
+    assert made.manifest["notes"] == {"too_few_samples_for_nearest_k": wanted}
+
+
+@pytest.mark.parametrize("nearest_k", [12, 50])
+def test_more_neighbors_than_real_records_of_a_class_are_refused(
+    tmp_path: Path, latents: Artifact, copies: Artifact, nearest_k: int
+) -> None:
+    wanted = rf"stages\.audit\.nearest_k must be below 12, .*got {nearest_k}\. Set evaluation\.nearest_k"
+    with pytest.raises(ConfigError, match=wanted):
+        audited(tmp_path, latents, copies, copies, nearest_k=nearest_k)
 
 
 def test_without_noise_the_attack_is_stronger(tmp_path: Path, copies: Artifact) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 import torch
 from safetensors.torch import save_file
+from tiny_data import SIDE
 from torch import Tensor
 
 from fedsynth.composition import compose_config, resolved
@@ -31,6 +32,7 @@ OVERRIDES = (
     "diffusion.time_embedding_dim=8", "diffusion.num_sampling_steps=5", "diffusion.num_mixture_samples=64",
     "diffusion.num_synthetic_per_class=10", "diffusion.batch_size=16", "evaluation.num_bootstrap=20",
     "evaluation.num_attack_repetitions=2", "evaluation.classifier_seeds=[1,2]", "evaluation.nearest_k=2",
+    f"stages.clients.image_size={SIDE}",
     "privacy.num_shards=2", "privacy.min_shard_size=2", "data.num_clients=2", "data.min_records_per_client=2",
     "stages.pretrain_xray.batch_size=16", "stages.tstr_real.batch_size=16",
     "stages.tstr_diffusion.batch_size=16",

@@ -47,7 +47,16 @@ class Spread(NamedTuple):
 
 
 def spread(values: Float[Tensor, " repetition"]) -> Spread:
-    """Summary of repetitions. The quantiles describe single repetitions, not the error of their mean."""
+    """Summary of repetitions. The quantiles describe single repetitions, not the error of their mean.
+
+    Raises:
+        EvaluationError: If there is no repetition.
+    """
+    if values.ndim != 1 or len(values) == 0:
+        raise EvaluationError(
+            f"values must have shape [repetitions] with at least one, got {tuple(values.shape)}. "
+            "Repeat the attack at least once."
+        )
     values = values.double()
     low, high = torch.quantile(values, values.new_tensor([0.025, 0.975])).tolist()
     std = float(values.std(correction=1)) if len(values) > 1 else float("nan")

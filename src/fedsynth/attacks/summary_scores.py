@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_points
+from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_integer, check_points
 
 #: Names of the scores, in the order of `membership_scores`.
 SCORES = ("matched_filter", "nearest_prototype", "likelihood_ratio")
@@ -50,8 +50,9 @@ def public_reference(latents: PointSet, labels: Int[Tensor, " n"], *, num_classe
     """Mean and (unbiased) covariance of each class.
 
     Raises:
-        EvaluationError: Bad points, or a class with fewer than two records.
+        EvaluationError: Bad points, no classes, or a class with fewer than two records.
     """
+    num_classes = check_integer(num_classes, "num_classes", remedy="Two for normal and abnormal.")
     points, classes = check_points(latents, "latents").double(), as_tensor(labels, "labels")
     if classes.shape != points.shape[:1]:
         raise EvaluationError(

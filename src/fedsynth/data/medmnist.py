@@ -29,13 +29,17 @@ class MedMNISTData:
     """0 or 1; one column for a binary task, 14 for ChestMNIST."""
 
 
-def read_medmnist(path: str | Path) -> MedMNISTData:
+def read_medmnist(path: str | Path, size: int | None = None) -> MedMNISTData:
     """Read one MedMNIST file with greyscale images and 0/1 labels.
 
     Accepts any extra keys. A binary (one-column) task must hold both classes in every split; of a multi-label
     task, a label that is constant in training is only logged, because its effect depends on the loss.
 
     Not covered: RGB and 3-D members of MedMNIST, and multi-class labels.
+
+    Args:
+        path: The .npz file.
+        size: Side of the images in pixels, where it matters; None takes any.
 
     Raises:
         DataError: If the file is missing, damaged, lacks a key, or a key has an unexpected dtype, shape or
@@ -63,6 +67,12 @@ def read_medmnist(path: str | Path) -> MedMNISTData:
     images = {split: _check_images(path, f"{split}_images", arrays[f"{split}_images"]) for split in SPLITS}
     labels = {split: _check_labels(path, f"{split}_labels", arrays[f"{split}_labels"]) for split in SPLITS}
     _check_agreement(path, images, labels)
+    side = images["train"].shape[1]
+    if size is not None and side != size:
+        raise DataError(
+            f"{path}, key train_images: images of {side} x {side} pixels, but data.image_size={size}. "
+            f"Say data.image_size={side}, or use a file of {size} x {size} pixels."
+        )
     return MedMNISTData(images, labels)
 
 
@@ -117,6 +127,12 @@ def _check_agreement(path: Path, images: dict[str, np.ndarray], labels: dict[str
             raise DataError(
                 f"{path}, key {split}_labels: only class {labels[split][0, 0]} occurs; both are needed."
             )
+    pixels = images["train"]
+    if pixels.min() == pixels.max():
+        raise DataError(
+            f"{path}, key train_images: every pixel is {pixels.min()}; such images cannot be standardized. "
+            "Download it again."
+        )
     positives = labels["train"].sum(axis=0)
     constant = np.flatnonzero((positives == 0) | (positives == len(labels["train"])))
     if constant.size:

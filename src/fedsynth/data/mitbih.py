@@ -87,7 +87,7 @@ def read_beats(
         number = _record_number(directory, name)
         signal, channel[number] = _read_signal(directory, name)
         beats = _cut_windows(
-            *_read_annotations(directory, name), signal, window_before, window_after, dropped
+            *_read_annotations(directory, name, len(signal)), signal, window_before, window_after, dropped
         )
         record.append(np.full(len(beats[0]), number, dtype=np.int64))
         sample.append(beats[0])
@@ -127,11 +127,25 @@ def _record_names(directory: Path) -> list[str]:
             f"No WFDB directory at {directory}. Set DATA_DIR, download it, or use simulated data."
         )
     listing = directory / "RECORDS"
-    names = (
-        listing.read_text().split() if listing.is_file() else sorted(p.stem for p in directory.glob("*.hea"))
-    )
+    names = _listed(listing) if listing.is_file() else sorted(p.stem for p in directory.glob("*.hea"))
     if not names:
         raise DataError(f"{directory} lists no record: RECORDS is empty, or there is no .hea file.")
+    return names
+
+
+def _listed(listing: Path) -> list[str]:
+    """The names in a RECORDS file, each of them once."""
+    try:
+        names = listing.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{listing} is not readable as UTF-8 text ({error}). Download it again, or remove it to read "
+            "every .hea file."
+        ) from error
+    numbers = Counter(int(name) if name.isdecimal() else name for name in names)
+    repeated = [str(name) for name, count in numbers.items() if count > 1]
+    if repeated:
+        raise DataError(f"{listing} lists {', '.join(repeated)} more than once. Keep one line per record.")
     return names
 
 
@@ -167,6 +181,7 @@ def _read_signal(directory: Path, name: str) -> tuple[Float32[np.ndarray, " t"],
         raise DataError(
             f"{header_path} is cut short: signal lines or the length are missing. Download it again."
         )
+    _check_length(signal_path, header)
     preferred = [header.sig_name.index(lead) for lead in CHANNEL_PREFERENCE if lead in header.sig_name]
     index = preferred[0] if preferred else 0
     record = _wfdb(wfdb.rdrecord, signal_path, channels=[index], physical=False)
@@ -181,14 +196,43 @@ def _read_signal(directory: Path, name: str) -> tuple[Float32[np.ndarray, " t"],
     return record.dac()[:, 0].astype(np.float32), header.sig_name[index]
 
 
-def _read_annotations(directory: Path, name: str) -> tuple[Int64[np.ndarray, " n"], Shaped[np.ndarray, " n"]]:
+def _check_length(path: Path, header: Any) -> None:
+    """Refuse a signal file shorter than its header promises, before wfdb stumbles over it."""
+    bytes_per_sample = {"212": 1.5, "16": 2.0, "80": 1.0}
+    one_file = set(header.file_name) == {path.name} and not any(header.byte_offset or ())
+    if not path.is_file() or not one_file or any(form not in bytes_per_sample for form in header.fmt):
+        return
+    wanted = int(header.sig_len * sum(bytes_per_sample[form] for form in header.fmt))
+    size = path.stat().st_size
+    if size < wanted:
+        raise DataError(
+            f"{path} is cut short: {size} bytes, its header promises {wanted}. Download it again."
+        )
+
+
+def _read_annotations(
+    directory: Path, name: str, length: int
+) -> tuple[Int64[np.ndarray, " n"], Shaped[np.ndarray, " n"]]:
     import wfdb
 
     path = directory / f"{name}.atr"
     annotation = _wfdb(wfdb.rdann, path, "atr")
     if path.read_bytes()[-2:] != b"\0\0":  # MIT annotation files end in a zero word
         raise DataError(f"{path} is cut short: the end mark is missing. Download it again.")
-    return np.asarray(annotation.sample, dtype=np.int64), np.asarray(annotation.symbol, dtype="<U1")
+    sample = np.asarray(annotation.sample, dtype=np.int64)
+    if (np.diff(sample) < 0).any():
+        at = int(sample[1:][np.diff(sample) < 0][0])
+        raise DataError(
+            f"{path} is damaged: its annotations are not in time order (sample {at} comes too late). "
+            "Download it again."
+        )
+    if len(sample) and (sample[0] < 0 or sample[-1] >= length):
+        at = int(sample[0] if sample[0] < 0 else sample[-1])
+        raise DataError(
+            f"{path} is damaged or of another record: sample {at} is annotated, the signal has {length} "
+            "samples. Download it again."
+        )
+    return sample, np.asarray(annotation.symbol, dtype="<U1")
 
 
 def _cut_windows(

@@ -134,6 +134,11 @@ def _statistics(images: MedMNISTData, train_beats: np.ndarray) -> PairingStatist
         train_beats.mean(dtype=float),
         train_beats.std(dtype=float),
     )
+    if not values[3] > 0:
+        raise DataError(
+            f"Every training beat is flat (standard deviation {values[3]} after normalization); such beats "
+            "cannot be standardized. Check the .dat files of the ECG records in DATA_DIR/mitdb."
+        )
     return PairingStatistics(*(torch.tensor(float(value), dtype=torch.float64) for value in values))
 
 

@@ -252,7 +252,12 @@ def _published_sums(directory: Path) -> dict[str, str]:
 
 
 def _mitdb_files(directory: Path, published: Mapping[str, str]) -> list[SourceFile]:
-    paths = sorted(path for path in directory.iterdir() if path.suffix in (".dat", ".hea", ".atr"))
+    # RECORDS says which records are read: a shorter list is another data set.
+    paths = sorted(
+        path
+        for path in directory.iterdir()
+        if path.suffix in (".dat", ".hea", ".atr") or path.name == "RECORDS"
+    )
     digests = {path: _digest(path, "sha256") for path in paths}
     return [
         SourceFile(path.name, path, digests[path], None, digests[path] == published[path.name])

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_scores
+from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_integer, check_scores
 
 #: Temperatures searched; a fit that ends on a bound found no interior minimum (e.g. perfectly separated
 #: records).
@@ -23,8 +23,7 @@ def calibration_bins(probability: Float[Tensor, " n"], num_bins: int) -> Int[Ten
 
 
 def check_num_bins(num_bins: int) -> None:
-    if num_bins < 1:
-        raise EvaluationError(f"num_bins must be at least 1, got {num_bins}. The usual value is 15.")
+    check_integer(num_bins, "num_bins", remedy="The usual value is 15.")
 
 
 def expected_calibration_error(probability: Vector, target: Vector, num_bins: int = 15) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -29,6 +31,17 @@ def as_tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
             raise EvaluationError(f"{name} must be numeric, got a numpy array of dtype {values.dtype}.")
         return torch.from_numpy(np.ascontiguousarray(values))
     raise EvaluationError(f"{name} must be a torch tensor or a numpy array, got {type(values).__name__}.")
+
+
+def check_integer(value: object, name: str, *, minimum: int = 1, remedy: str = "") -> int:
+    """An integer of at least ``minimum``; booleans, floats and text are refused.
+
+    Raises:
+        EvaluationError: Otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise EvaluationError(f"{name} must be an integer >= {minimum}, got {value!r}. {remedy}".rstrip())
+    return int(value)
 
 
 def _require_finite(values: Tensor, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedsynth.evaluation.checks import EvaluationError, PointSet, check_point_pair
+from fedsynth.evaluation.checks import PointSet, check_integer, check_point_pair
 from fedsynth.evaluation.neighbors import ball_membership, nearest_neighbors
 
 
@@ -44,8 +44,7 @@ def prdc(*, real: PointSet, synthetic: PointSet, nearest_k: int = 5) -> PRDC:
     Raises:
         EvaluationError: Bad points, too few points, or k < 1.
     """
-    if nearest_k < 1:
-        raise EvaluationError(f"nearest_k must be at least 1, got {nearest_k}. The usual value is 5.")
+    nearest_k = check_integer(nearest_k, "nearest_k", remedy="The usual value is 5.")
     real_points, synthetic_points = check_point_pair(real, synthetic, min_points=nearest_k + 1)
     real_radius = nearest_neighbors(real_points, num_neighbors=nearest_k).distance[:, -1]
     synthetic_radius = nearest_neighbors(synthetic_points, num_neighbors=nearest_k).distance[:, -1]

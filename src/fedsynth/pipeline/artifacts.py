@@ -25,6 +25,11 @@ from fedsynth.pipeline.stage import Sensitivity
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
+# What every reader of a manifest relies on.
+FIELDS: dict[str, type] = {
+    "kind": str, "side": str, "sensitivity": str, "simulated": bool, "settings": dict, "inputs": dict,
+    "metrics": list, "files": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,16 @@ def _inspect(folder: Path, key: str, *, verify: bool) -> tuple[str, dict[str, An
         manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["key"] != key:
             return "its manifest carries another key", {}
+        for field, wanted in FIELDS.items():
+            if not isinstance(manifest.get(field), wanted):
+                return f"its manifest lacks {field}, or it is no {wanted.__name__}", {}
+        if not all(
+            isinstance(row, dict) and {"arm", "metric", "value"} <= row.keys() for row in manifest["metrics"]
+        ):
+            return "its manifest has malformed metrics", {}
+        present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
+        if unknown := sorted(present - manifest["files"].keys()):
+            return f"its manifest does not list {', '.join(unknown[:3])}", {}
         for name, recorded in manifest["files"].items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != recorded["bytes"]:

@@ -88,13 +88,15 @@ def _plan_one(
     side = Side.AUDITOR if config.get("as_auditor") else stage.side
     marks = {role: planned[supplier].sensitivity for role, supplier in inputs.items()}
     private_data = [source for source in stage.data if source not in sources or sources[source].private]
+    # The boundary first: that an input is private matters more than that it has another form.
     _check_boundary(name, side, inputs, marks, private_data)
+    _check_kinds(path, stage, inputs, planned)
     everything_read = {**marks, **{f"data {source}": Sensitivity.PRIVATE for source in private_data}}
     sensitivity = stage.yields(settings, everything_read)
     # What an auditor computes from private inputs stays there, whatever the stage yields elsewhere.
     if side is Side.AUDITOR and Sensitivity.PRIVATE in everything_read.values():
         sensitivity = Sensitivity.PRIVATE
-    check_trainer(config.get("trainer") or {}, f"{path}.trainer")
+    check_trainer(config.get("trainer") or {}, f"{path}.trainer", trained=stage.trains)
     merged = {**trainer, **(config.get("trainer") or {})}
     parts: dict[str, Any] = {
         "kind": stage.kind,
@@ -122,6 +124,24 @@ def _inputs(config: Mapping[str, Any], stage: Stage, path: str) -> dict[str, str
         if role not in inputs:
             raise ConfigError(f"{path}.inputs.{role} is missing: name the stage that supplies it.")
     return inputs
+
+
+def _check_kinds(
+    path: str, stage: Stage, inputs: Mapping[str, str], planned: Mapping[str, PlannedStage]
+) -> None:
+    """Every input comes from a kind of stage that yields what the role needs."""
+    for role, supplier in inputs.items():
+        accepted, given = stage.accepts.get(role), planned[supplier].stage
+        # Of a stage found by a dotted path nobody here knows what it yields.
+        ours = given.runs.startswith("fedsynth.stages.")
+        if accepted and ours and given.kind not in accepted:
+            fitting = [name for name, other in planned.items() if other.stage.kind in accepted]
+            hint = f" Stages that do: {', '.join(fitting)}." if fitting else ""
+            raise ConfigError(
+                f"{path}.inputs.{role} must name a stage of kind {' or '.join(accepted)}, "
+                f"got {supplier!r} of kind {given.kind}.{hint}",
+                key=f"{path}.inputs.{role}",
+            )
 
 
 def _check_boundary(

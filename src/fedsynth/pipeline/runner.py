@@ -21,6 +21,13 @@ from fedsynth.pipeline.stage import Outcome, StageContext
 log = logging.getLogger(__name__)
 
 
+class Terminated(SystemExit):
+    """SIGTERM, as a scheduler or ``kill`` sends it. Exit status 143, even where nobody catches it."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which stages to run. ``force`` computes anew even what is stored."""
@@ -156,6 +163,7 @@ class Runner:
             trainer=planned.trainer,
             sources={name: self.sources[name] for name in planned.stage.data},
             loggers=self.loggers(planned.name, planned.key, planned.settings),
+            learning_rate=getattr(planned.settings, "learning_rate", None),
             rank=self.ranks.rank,
             world_size=self.ranks.world_size if planned.stage.trains else 1,
         )
@@ -167,6 +175,9 @@ class Runner:
                 # Lightning answers Ctrl-C with sys.exit: give the user the same message as anywhere else.
                 if isinstance(error.__context__, KeyboardInterrupt):
                     raise KeyboardInterrupt from error
+                # SIGTERMException carries no exit status: without this a killed run would pass for a finished one.
+                if type(error).__name__ == "SIGTERMException":
+                    raise Terminated from error
                 raise
             except Exception as error:
                 if not is_disk_full(error):

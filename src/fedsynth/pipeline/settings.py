@@ -27,6 +27,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     one_of: Sequence[object] | None = None,
+    allow_infinite: bool = False,
     remedy: str = "",
     in_key: bool = True,
 ) -> Any:
@@ -38,11 +39,13 @@ def setting(
         above: The value must be strictly greater.
         below: The value must be strictly less.
         one_of: The only values allowed.
+        allow_infinite: Whether .inf and -.inf are values the field has a meaning for.
         remedy: What the user should do, appended to the error.
         in_key: False for values that cannot change a result (batch sizes of evaluation, worker counts).
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above, "below": below, "one_of": one_of}
-    return dataclasses.field(default=MISSING, metadata={**bounds, "remedy": remedy, "in_key": in_key})
+    more = {"allow_infinite": allow_infinite, "remedy": remedy, "in_key": in_key}
+    return dataclasses.field(default=MISSING, metadata={**bounds, **more})
 
 
 def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str) -> T:
@@ -66,7 +69,8 @@ def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str)
             key = f"{prefix}{name}"
             raise ConfigError(f"{key} is missing. Give it in a config file or as {key}=…", key=key)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create(dict(values)))
+        numbers = {name: _number(value, known[name]) for name, value in values.items()}
+        merged = OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create(numbers))
         built = OmegaConf.to_object(merged)
     except (ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException) as error:
         key = getattr(error, "full_key", "") or ""
@@ -86,6 +90,17 @@ def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str)
     if check is not None:
         check(path)
     return built  # type: ignore[return-value]
+
+
+def _number(value: Any, field: dataclasses.Field[Any]) -> Any:
+    """Of a field of floats, YAML's words for infinity and NaN as numbers: Hydra leaves them strings."""
+    if not re.search(r"\bfloat\b", getattr(field.type, "__name__", str(field.type))):
+        return value
+    if isinstance(value, list | tuple):
+        return [_number(element, field) for element in value]
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\.?inf|\.?nan", value.strip(), re.IGNORECASE):
+        return float(value.strip().replace(".", ""))
+    return value
 
 
 def unknown_key(full_key: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
@@ -119,9 +134,10 @@ def _violated(rules: Mapping[str, Any], value: Any) -> str:
         (rules.get("below"), lambda bound: value < bound, "<"),
     ]
     limits = [limit for limit in limits if limit[0] is not None]
-    if limits and (math.isnan(value) or not all(holds(bound) for bound, holds, _ in limits)):
-        return " and ".join(f"{sign} {bound:g}" for bound, _, sign in limits)
-    return ""
+    wanted = [f"{sign} {bound:g}" for bound, _, sign in limits]
+    if math.isnan(value) or (math.isinf(value) and not rules.get("allow_infinite")):
+        return " and ".join(["a finite number", *wanted] if not rules.get("allow_infinite") else wanted)
+    return "" if all(holds(bound) for bound, holds, _ in limits) else " and ".join(wanted)
 
 
 def key_values(settings: Any) -> dict[str, Any]:

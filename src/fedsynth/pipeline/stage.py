@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.errors import ConfigError
+from fedsynth.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -71,6 +71,7 @@ class StageContext:
         sources: The data sources the stage declared.
         loggers: ``loggers(part)`` is a context manager that yields Lightning loggers and closes them;
             ``part`` tells apart the trainings of a stage that makes several.
+        learning_rate: The stage's own, for messages; None if it has none.
     """
 
     name: str
@@ -80,17 +81,59 @@ class StageContext:
     trainer: Mapping[str, Any]
     sources: Mapping[str, Any]
     loggers: Callable[[str], AbstractContextManager[list[Any]]]
+    learning_rate: float | None = None
     rank: int = 0
     world_size: int = 1
 
-    def save(self, name: str, tensors: Mapping[str, Any]) -> None:
-        """Write tensors to a safetensors file of the artifact, from the first rank only."""
+    def save(self, name: str, tensors: Mapping[str, Any], *, may_be_infinite: Collection[str] = ()) -> None:
+        """Write tensors to a safetensors file of the artifact, from the first rank only.
+
+        Args:
+            name: File name.
+            tensors: By name.
+            may_be_infinite: Names of tensors that are not checked.
+
+        Raises:
+            ArtifactError: If a tensor holds NaN or an infinite value: a diverged result must not be committed.
+        """
         if self.rank == 0:
+            self.require_finite(
+                name, {key: tensor for key, tensor in tensors.items() if key not in may_be_infinite}
+            )
             from safetensors.torch import save_file
 
             # clone: safetensors refuses tensors that share memory or are not contiguous.
             owned = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
             save_file(owned, self.output / name)
+
+    def require_finite(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Refuse NaN and infinite values.
+
+        Args:
+            name: What to call the tensors, e.g. the file they are for.
+            tensors: By name; integers pass.
+
+        Raises:
+            ArtifactError: If there are any; the message counts them and names the tensors.
+        """
+        bad = {
+            key: int((~tensor.isfinite()).sum())
+            for key, tensor in tensors.items()
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+        }
+        if not bad:
+            return
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        key = f"stages.{self.name}.learning_rate"
+        remedy = (
+            "look for a diverged input or an extreme setting"
+            if self.learning_rate is None
+            else f"lower its learning_rate ({key}={self.learning_rate:g})"
+        )
+        raise ArtifactError(
+            f"stages.{self.name} diverged: {name} holds {sum(bad.values())} non-finite values in "
+            f"{', '.join(list(bad)[:3])}{more}; {remedy}. Nothing of this stage was committed."
+        )
 
 
 RunFunction = Callable[[Any, Mapping[str, "Artifact"], StageContext], Outcome]
@@ -120,6 +163,7 @@ class Stage:
         side: Who runs it.
         roles: Names of the inputs it needs.
         optional_roles: Names of inputs that may be left out or null.
+        accepts: Kinds of stages that can supply an input, by role; a role not named here takes any.
         yields: The mark of the artifact, from settings and the marks of the inputs.
         data: Names of the data sources it reads.
         trains: Whether every process takes part (a Trainer); a computed stage runs on rank zero only.
@@ -132,6 +176,7 @@ class Stage:
     side: Side
     roles: tuple[str, ...] = ()
     optional_roles: tuple[str, ...] = ()
+    accepts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     yields: Callable[[Any, Mapping[str, Sensitivity]], Sensitivity] = inherited
     data: tuple[str, ...] = ()
     trains: bool = False

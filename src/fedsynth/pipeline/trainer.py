@@ -17,6 +17,11 @@ PRECISIONS = (
     "32-true", "64-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "32", "64", 32, 64,
 )  # fmt: skip
 
+SHARES = (
+    "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",
+    "overfit_batches", "val_check_interval",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class TrainerSettings:
@@ -65,17 +70,44 @@ class TrainerSettings:
     barebones: bool | None = setting()
 
 
-def check_trainer(values: Any, path: str) -> None:
+def check_trainer(values: Any, path: str, *, trained: bool = True) -> None:
     """Refuse unknown trainer arguments and impossible values.
 
     Args:
         values: ``trainer`` of the config, or of one stage.
         path: Its place in the config, for messages.
+        trained: Whether there is anything to train; a stage that computes takes no trainer of its own.
 
     Raises:
         ConfigError: For an unknown key, a wrong type, or a value out of bounds.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must be a mapping of names to values, got {values!r}.")
+    if values and not trained:
+        raise ConfigError(
+            f"{path} is given, but this stage trains nothing, so it would have no effect. Remove "
+            f"{', '.join(f'{path}.{name}' for name in values)}."
+        )
     absent = {field.name: None for field in dataclasses.fields(TrainerSettings)}
-    build_settings(TrainerSettings, {**absent, **values}, path)
+    settings = build_settings(TrainerSettings, {**absent, **values}, path)
+    _check_devices(values.get("devices"), f"{path}.devices")
+    if "max_epochs" in values and settings.max_epochs is None:
+        key = f"{path}.max_epochs"
+        raise ConfigError(f"{key} must be ≥ 1, got None. Say how many: {key}=NUMBER.", key=key)
+    for name in SHARES:
+        _check_share(getattr(settings, name), f"{path}.{name}")
+
+
+def _check_devices(devices: Any, key: str) -> None:
+    is_number = isinstance(devices, int) and not isinstance(devices, bool)
+    if devices is None or devices == "auto" or (is_number and devices >= 1):
+        return
+    raise ConfigError(f"{key} must be a number ≥ 1 or auto, got {devices!r}. Say {key}=1.", key=key)
+
+
+def _check_share(value: Any, key: str) -> None:
+    """Lightning reads a whole number as batches and a fraction as a share of them."""
+    if isinstance(value, float) and not 0.0 <= value <= 1.0:
+        raise ConfigError(
+            f"{key} must be a whole number of batches or a share between 0.0 and 1.0, got {value!r}.", key=key
+        )

@@ -25,7 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fedsynth.privacy.parameters import check_delta, check_epsilon, check_noise_std, check_positive
+from fedsynth.privacy.parameters import (
+    PrivacyParameterError,
+    check_delta,
+    check_epsilon,
+    check_noise_std,
+    check_positive,
+)
 
 _SERIES_BELOW = 1e-3  # μ below which R(a) - R(b) comes from its Taylor series
 
@@ -65,6 +71,11 @@ def analytic_gaussian_std(epsilon: float, delta: float, sensitivity: float) -> f
     ratio = math.exp(_root(excess, low, high))
     while _log_delta(epsilon, 1 / ratio) > allowed:  # against the root finder's own tolerance
         ratio *= 1 + 1e-12
+    if math.isinf(ratio * sensitivity):
+        raise PrivacyParameterError(
+            f"sensitivity must be small enough for a finite noise, got {sensitivity!r} (the noise would be "
+            f"{ratio:g} times that). Clip to a smaller radius."
+        )
     return ratio * sensitivity
 
 

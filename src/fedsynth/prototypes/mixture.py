@@ -67,6 +67,10 @@ def aggregate(
     dtype = check_tensor(means, "means", ndim=3).dtype
     means = means.double()
     variances = check_tensor(variances, "variances", shape=tuple(means.shape)).double()
+    if isinstance(counts, Tensor) and counts.dtype == torch.bool:
+        raise InvalidTensorError(
+            "counts must be numbers of records, got booleans. Pass the counts themselves."
+        )
     counts = counts.double() if isinstance(counts, Tensor) else counts
     counts = check_tensor(counts, "counts", shape=tuple(means.shape[:2]))
     if bool((counts < 0).any()) or bool((variances < 0).any()):

@@ -119,7 +119,7 @@ def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
         panel, line = _place(name)
         if panel is not None:
             y = np.array([_float(row.get(name)) for row in rows])
-            panels.setdefault(panel, {})[line] = (x[~np.isnan(y)], y[~np.isnan(y)])
+            panels.setdefault(panel, {})[line] = (x[np.isfinite(y)], y[np.isfinite(y)])
     if not panels:
         raise _NotRun(f"history.json of stage {stage.name} holds no loss and no score")
     ordered: dict[str, dict[str, tuple[Array, Array]]]
@@ -255,9 +255,9 @@ def _scores(stage: StageResult) -> tuple[Array, Array]:
     """Labels [n] and probabilities [seed, n] on the test records."""
     probability, label = _read_arrays(stage, "scores.safetensors", "test.probability", "test.label")
     label, probability = label.reshape(-1).astype(int), np.atleast_2d(probability)
-    if probability.shape[-1] != len(label) or not np.isfinite(probability).all():
+    if probability.shape[-1] != len(label):
         raise ArtifactError(
-            f"{stage.path / 'scores.safetensors'}: test.probability must be finite and [seed, {len(label)}],"
+            f"{stage.path / 'scores.safetensors'}: test.probability must be [seed, {len(label)}],"
             f" got {list(probability.shape)}. Delete the artifact folder and run again."
         )
     return label, probability
@@ -276,9 +276,11 @@ def _read_arrays(stage: StageResult, file: str, *names: str) -> tuple[Array, ...
         raise ArtifactError(f"{path} is damaged ({error}). Delete its folder and run again.") from error
     lacking = [name for name in names if name not in arrays]
     if lacking:
-        raise ArtifactError(
-            f"{path} lacks {', '.join(lacking)}; it holds {', '.join(sorted(arrays))}. Run again."
-        )
+        held = ", ".join(sorted(arrays))
+        raise ArtifactError(f"{path} lacks {', '.join(lacking)}; it holds {held}. Run again.")
+    for name in names:
+        if count := int((~np.isfinite(arrays[name])).sum()):
+            raise _NotRun(f"stage {stage.name} diverged: {file} holds {count} non-finite values in {name}")
     return tuple(arrays[name] for name in names)
 
 
@@ -289,9 +291,7 @@ def _read_history(stage: StageResult) -> list[dict[str, Any]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ArtifactError(
-            f"{path} is not valid JSON ({error}). Delete its folder and run again."
-        ) from error
+        raise ArtifactError(f"{path} is no valid JSON ({error}). Delete its folder and run again.") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ArtifactError(f"{path} must hold a list of objects, one per round or epoch. Run again.")
     if not rows:

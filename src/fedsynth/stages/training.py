@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from fedsynth.errors import ArtifactError
@@ -199,6 +200,8 @@ def fit(
         )
         # weights_only: checkpoints hold tensors and plain values, never code.
         trainer.fit(module, datamodule, ckpt_path=_resumable(folder / name, context), weights_only=True)
+        if trainer.received_sigterm:  # in the last step, after which Lightning does not look any more
+            raise SIGTERMException
     # Evaluation follows, on the CPU: to compile for it anew would cost minutes and need a C++ compiler.
     network._compiled_call_impl = None
     return history

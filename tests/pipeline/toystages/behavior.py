@@ -18,7 +18,7 @@ from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 
 @dataclass(frozen=True)
 class ToySettings:
-    value: float = setting(minimum=0.0, remedy="Toys count from zero.")
+    value: float = setting(minimum=0.0, allow_infinite=True, remedy="Toys count from zero.")
     behavior: str = setting(in_key=False)
 
 
@@ -40,6 +40,12 @@ def behave(behavior: str, context: StageContext) -> None:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             sys.exit(1)
+    if behavior == "terminate as lightning does":
+
+        class SIGTERMException(SystemExit):
+            """As in lightning.pytorch.utilities.exceptions: no exit status."""
+
+        raise SIGTERMException
     if behavior == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
     if behavior.startswith("wait:"):

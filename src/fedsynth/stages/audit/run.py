@@ -19,7 +19,8 @@ from fedsynth.attacks import (
     shifted_summary_attack,
     spread,
 )
-from fedsynth.evaluation import EvaluationError, frechet_distance, latent_summary, prdc, rbf_mmd
+from fedsynth.errors import ConfigError
+from fedsynth.evaluation import frechet_distance, latent_summary, prdc, rbf_mmd
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.prototypes import release_prototypes
@@ -35,10 +36,17 @@ CLASSES = ("negative", "positive")
 def run(settings: AuditSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """Every number of the audit, and the distances behind the disclosure plot."""
     real = inputs["latents"].load("latents.safetensors")
+    _check_nearest_k(real, settings, context)
     metrics: list[Metric] = []
+    undefined: list[str] = []
     for source in ("mixture", "synthetic"):
         latent, label = training_latents(inputs[source], settings.samples_per_class)
-        metrics += fidelity(real, latent, label, "" if source == "synthetic" else "mixture_", settings)
+        prefix = "" if source == "synthetic" else "mixture_"
+        metrics += fidelity(real, latent, label, prefix, settings)
+        sizes = label.bincount(minlength=len(CLASSES)).tolist()
+        undefined += [
+            prefix + name for name, size in zip(CLASSES, sizes, strict=True) if size <= settings.nearest_k
+        ]
     # The limit: how well the real training latents themselves cover the real test latents.
     metrics += fidelity(real, real["train.latent"], real["train.label"], "real_train_", settings)
     latent, _ = training_latents(inputs["synthetic"], settings.samples_per_class)
@@ -46,7 +54,23 @@ def run(settings: AuditSettings, inputs: Mapping[str, Artifact], context: StageC
     release = ShardRelease.from_tensors(inputs["release"].load("release.safetensors"))
     smallest = int(inputs["release"].manifest["settings"]["min_shard_size"])
     metrics += membership(real, release, smallest, settings)
-    return Outcome(metrics=metrics)
+    notes = {"too_few_samples_for_nearest_k": undefined} if undefined else {}
+    return Outcome(metrics=metrics, notes=notes)
+
+
+def _check_nearest_k(real: Latents, settings: AuditSettings, context: StageContext) -> None:
+    """The real records decide what k is possible; too few samples of a generator are a result of its own."""
+    size, split, name = min(
+        (int((real[f"{split}.label"] == value).sum()), split, name)
+        for split in ("train", "test")
+        for value, name in enumerate(CLASSES)
+    )
+    if settings.nearest_k >= size:
+        raise ConfigError(
+            f"stages.{context.name}.nearest_k must be below {size}, the size of the smallest class "
+            f"({name}, {split} records), got {settings.nearest_k}. Set evaluation.nearest_k; the usual value is 5.",
+            key=f"stages.{context.name}.nearest_k",
+        )
 
 
 def fidelity(
@@ -56,10 +80,10 @@ def fidelity(
     metrics = []
     for value, name in enumerate(CLASSES):
         test, synthetic = real["test.latent"][real["test.label"] == value], latent[label == value]
-        try:
+        if len(synthetic) > settings.nearest_k:
             neighbors = prdc(real=test, synthetic=synthetic, nearest_k=settings.nearest_k)._asdict()
-        except EvaluationError:
-            # Fewer points than k + 1 in this class: undefined, and reported as such.
+        else:
+            # Fewer samples than k + 1 of this class: undefined, and reported as such.
             neighbors = dict.fromkeys(("precision", "recall", "density", "coverage"), math.nan)
         summary = latent_summary(real=test, synthetic=synthetic)
         numbers = {

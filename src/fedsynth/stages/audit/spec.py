@@ -22,6 +22,12 @@ STAGE = Stage(
     runs="fedsynth.stages.audit.run:run",
     side=Side.AUDITOR,
     roles=("latents", "release", "mixture", "synthetic"),
+    accepts={
+        "latents": ("encode",),
+        "release": ("release",),
+        "mixture": ("mix",),
+        "synthetic": ("synthesize", "mix"),
+    },
     yields=always(Sensitivity.PRIVATE),
     uncovered=lambda settings: ("every number of the audit: computed on private records",),
 )

@@ -16,7 +16,7 @@ from fedsynth.stages.clients.spec import ClientsSettings
 
 def run(settings: ClientsSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """Pairs of all clients and splits as tensors, and the data report."""
-    images = read_medmnist(context.sources["pneumoniamnist"].path)
+    images = read_medmnist(context.sources["pneumoniamnist"].path, settings.image_size)
     beats = read_beats(context.sources["mitdb"].path, label_rule=settings.label_rule)  # type: ignore[arg-type]
     try:
         pairs = build_pairs(

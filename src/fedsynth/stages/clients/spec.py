@@ -11,6 +11,7 @@ from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
 
 @dataclass(frozen=True)
 class ClientsSettings:
+    image_size: int = setting(minimum=1)
     label_rule: str = setting(one_of=("n_vs_rest", "aami"))
     num_clients: int = setting(minimum=1, remedy="The paper uses 5.")
     dirichlet_alpha: float = setting(

@@ -19,6 +19,7 @@ STAGE = Stage(
     runs="fedsynth.stages.encode.run:run",
     side=Side.CLIENT,
     roles=("clients", "encoder"),
+    accepts={"clients": ("clients",), "encoder": ("fusion_encoder",)},
     yields=always(Sensitivity.PRIVATE),
     uncovered=lambda settings: ("mean latent norms by class and split, reported as numbers",),
 )

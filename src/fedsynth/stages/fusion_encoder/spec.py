@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.network_shape import check_backbone, check_channels
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class FusionEncoderSettings:
     num_bins: int = setting(minimum=1)
 
     def check(self, path: str) -> None:
+        check_backbone(self.backbone, path)
+        check_channels("image_channels", self.image_channels, path)
+        check_channels("signal_channels", self.signal_channels, path)
         if self.token_dim % self.num_heads:
             raise ConfigError(
                 f"{path}.token_dim must be a multiple of num_heads, "
@@ -45,6 +49,12 @@ class FusionEncoderSettings:
             raise ConfigError(
                 f"{path}.signal_kernels must have one width per entry of signal_channels, "
                 f"got {self.signal_kernels} for {self.signal_channels}.",
+                key=f"{path}.signal_kernels",
+            )
+        if any(width % 2 == 0 for width in self.signal_kernels):
+            raise ConfigError(
+                f"{path}.signal_kernels must be odd, so that a kernel has a center, "
+                f"got {list(self.signal_kernels)}. Set model.signal_kernels, e.g. to [7, 5, 3].",
                 key=f"{path}.signal_kernels",
             )
 
@@ -62,6 +72,7 @@ STAGE = Stage(
     side=Side.CLIENT,
     roles=("clients",),
     optional_roles=("xray_encoder",),
+    accepts={"clients": ("clients",), "xray_encoder": ("pretrain_xray",)},
     # The weights leave the clients (see UPDATES), but the folder holds test scores as well: no server stage reads it.
     yields=always(Sensitivity.PRIVATE),
     trains=True,

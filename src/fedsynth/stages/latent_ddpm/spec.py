@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Side, Stage
 
@@ -21,6 +22,14 @@ class LatentDDPMSettings:
     learning_rate: float = setting(above=0.0)
     batch_size: int = setting(minimum=1)
 
+    def check(self, path: str) -> None:
+        if self.time_embedding_dim % 2:
+            raise ConfigError(
+                f"{path}.time_embedding_dim must be even (sine and cosine pairs), got {self.time_embedding_dim}. "
+                "Set diffusion.time_embedding_dim.",
+                key=f"{path}.time_embedding_dim",
+            )
+
 
 STAGE = Stage(
     kind="latent_ddpm",
@@ -28,5 +37,6 @@ STAGE = Stage(
     runs="fedsynth.stages.latent_ddpm.run:run",
     side=Side.SERVER,
     roles=("mixture",),
+    accepts={"mixture": ("mix",)},
     trains=True,
 )

@@ -21,4 +21,5 @@ STAGE = Stage(
     runs="fedsynth.stages.mix.run:run",
     side=Side.SERVER,
     roles=("release",),
+    accepts={"release": ("release",)},
 )

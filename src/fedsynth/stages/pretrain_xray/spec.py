@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Side, Stage
+from fedsynth.stages.network_shape import check_backbone, check_channels
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class PretrainSettings:
     learning_rate: float = setting(above=0.0)
     weight_decay: float = setting(minimum=0.0)
     batch_size: int = setting(minimum=2)
+
+    def check(self, path: str) -> None:
+        check_backbone(self.backbone, path)
+        check_channels("image_channels", self.image_channels, path)
 
 
 STAGE = Stage(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from fedsynth.errors import ConfigError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.privacy.clipping import clip_radius_from_norms
@@ -22,6 +23,13 @@ log = logging.getLogger(__name__)
 def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """The noisy shard means and the ledger entry that pays for them."""
     latents = inputs["latents"].load("latents.safetensors")
+    largest = int(latents["train.client"].bincount().max())
+    if settings.num_shards > largest:
+        raise ConfigError(
+            f"stages.{context.name}.num_shards must be ≤ {largest}, the records of the largest client, "
+            f"got {settings.num_shards}. The paper uses 4.",
+            key=f"stages.{context.name}.num_shards",
+        )
     radius = settings.clip_radius or clip_radius_from_norms(
         latents["val.latent"].double().norm(dim=1), settings.clip_percentile
     )
@@ -39,10 +47,15 @@ def run(settings: ReleaseSettings, inputs: Mapping[str, Artifact], context: Stag
         min_shard_size=settings.min_shard_size,
         seed_generator=_noise_streams(settings, context.key),
     )
-    context.save("release.safetensors", release.to_tensors())
+    context.save("release.safetensors", release.to_tensors(), may_be_infinite=("epsilon",))
     occupied = release.counts > 0
     clipped = (latents["train.latent"].double().norm(dim=1) > radius).double().mean()
-    largest = int(latents["train.client"].bincount().max())
+    if clipped > 0.5:
+        log.warning(
+            "stages.%s clips %.0f %% of the training latents to the radius %.4g: their class structure is lost. "
+            "Raise clip_radius or clip_percentile.",
+            context.name, 100 * float(clipped), radius,
+        )  # fmt: skip
     if math.isfinite(settings.epsilon) and settings.delta >= 1 / largest:
         log.warning(
             "stages.%s.delta=%g is not below 1 / %d, the records of the largest client: a mechanism that publishes "

@@ -29,6 +29,7 @@ def run(settings: TSTRSettings, inputs: Mapping[str, Artifact], context: StageCo
     scores: dict[str, list[Tensor]] = {}
     for seed in settings.classifier_seeds:
         network = _train(latent, label, seed, settings, context)
+        context.require_finite(f"the classifier of seed {seed}", network.state_dict())
         probability = {split: _probability(network, real[f"{split}.latent"]) for split in ("val", "test")}
         threshold = balanced_accuracy_threshold(probability["val"], real["val.label"])
         values = classification_metrics(

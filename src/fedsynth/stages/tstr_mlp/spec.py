@@ -35,6 +35,7 @@ STAGE = Stage(
     runs="fedsynth.stages.tstr_mlp.run:run",
     side=Side.AUDITOR,
     roles=("train", "latents"),
+    accepts={"train": ("encode", "mix", "synthesize"), "latents": ("encode",)},
     yields=always(Sensitivity.PRIVATE),
     trains=True,
     uncovered=lambda settings: ("validation latents, used to choose the decision threshold",),

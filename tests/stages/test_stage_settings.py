@@ -1,0 +1,61 @@
+"""Settings that cannot work are refused before anything runs, each under its full key."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_stages import OVERRIDES, TRAINER
+
+from fedsynth.composition import compose_config, resolved
+from fedsynth.errors import ConfigError, PrivateInputError
+from fedsynth.pipeline.planner import plan_stages
+from fedsynth.run_sources import planner_sources
+
+
+def check(*words: str) -> None:
+    config = resolved(compose_config(["experiment=feddp_pald", *OVERRIDES, *words]))
+    plan_stages(config["stages"], TRAINER, planner_sources({}))
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("diffusion.num_sampling_steps=21", "synthesize.num_steps"),
+        ("diffusion.time_embedding_dim=7", "latent_ddpm.time_embedding_dim"),
+        ("diffusion.guidance_scale=.inf", "synthesize.guidance_scale"),
+        ("model.backbone=resnet18", "pretrain_xray.backbone"),
+        ("model.backbone='timm:'", "pretrain_xray.backbone"),
+        ("stages.fusion_encoder.backbone=resnet18", "fusion_encoder.backbone"),
+        ("model.image_channels=[]", "pretrain_xray.image_channels"),
+        ("stages.fusion_encoder.signal_channels=[]", "fusion_encoder.signal_channels"),
+        ("model.signal_kernels=[4,3]", "fusion_encoder.signal_kernels"),
+        ("privacy.epsilon=1.0e7", "release.epsilon"),
+        ("privacy.clip_radius=.inf", "release.clip_radius"),
+        ("stages.encode.inputs.encoder=pretrain_xray", "encode.inputs.encoder"),
+        ("stages.encode.inputs.clients=fusion_encoder", "encode.inputs.clients"),
+        ("stages.fusion_encoder.inputs.xray_encoder=clients", "fusion_encoder.inputs.xray_encoder"),
+        ("stages.release.inputs.latents=clients", "release.inputs.latents"),
+        ("stages.latent_ddpm.inputs.mixture=release", "latent_ddpm.inputs.mixture"),
+        ("stages.synthesize.inputs.denoiser=mix", "synthesize.inputs.denoiser"),
+        ("stages.tstr_real.inputs.train=release", "tstr_real.inputs.train"),
+        ("stages.audit.inputs.release=mix", "audit.inputs.release"),
+        ("stages.audit.inputs.synthetic=latent_ddpm", "audit.inputs.synthetic"),
+    ],
+)
+def test_what_cannot_work_is_refused_under_its_key(word: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(word)
+    assert str(caught.value).startswith(f"stages.{key} must ")
+    assert caught.value.key == f"stages.{key}"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["model.backbone=timm:resnet18", "diffusion.num_sampling_steps=20", "stages.audit.inputs.synthetic=mix"],
+)
+def test_what_can_work_is_planned(word: str) -> None:
+    check("stages.fusion_encoder.inputs.xray_encoder=null", word)
+
+
+def test_the_boundary_speaks_before_the_kind_of_an_input() -> None:
+    with pytest.raises(PrivateInputError, match="which is private"):
+        check("stages.latent_ddpm.inputs.mixture=encode")
