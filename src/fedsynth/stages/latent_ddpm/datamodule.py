@@ -4,47 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedsynth.data.batches import tensor_loader
 from fedsynth.diffusion.standardize import LatentScaler
+from fedsynth.stages.labelled_latents import LabelledLatentsData
 
 
-class MixtureSamplesData(L.LightningDataModule):
-    """Mixture samples in memory.
+class MixtureSamplesData(LabelledLatentsData):
+    """Mixture samples, standardized by their own mean and deviation (``scaler`` undoes it, Eq. 30).
 
     Args:
         latent: Samples of the mixture.
         label: Their classes.
-        batch_size: Samples per step of this process.
-        seed: Of the order.
-        rank: This process.
-        world_size: Processes that share the batches.
+        **options: As for ``LabelledLatentsData``.
     """
 
-    def __init__(
-        self,
-        latent: Float[Tensor, "n d"],
-        label: Int64[Tensor, " n"],
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__()
+    def __init__(self, latent: Float[Tensor, "n d"], label: Int64[Tensor, " n"], **options: Any) -> None:
         self.scaler = LatentScaler.fit(latent)
-        self.tensors = {"latent": self.scaler.standardize(latent), "label": label}
-        self.options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": True,
-            "seed": seed,
-            "rank": rank,
-            "world_size": world_size,
-            "pad": True,
-        }
-
-    def train_dataloader(self) -> Any:
-        return tensor_loader(self.tensors, **self.options)
+        super().__init__(self.scaler.standardize(latent), label, **options)

@@ -2,47 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import lightning as L
-from jaxtyping import Float, Int64
-from torch import Tensor
-
-from fedsynth.data.batches import tensor_loader
+from fedsynth.stages.labelled_latents import LabelledLatentsData
 
 
-class ArmLatentsData(L.LightningDataModule):
-    """Labelled latents in memory; real validation and test latents never enter it.
-
-    Args:
-        latent: Latents of the arm.
-        label: Their classes.
-        batch_size: Latents per step of this process.
-        seed: Of the order.
-        rank: This process.
-        world_size: Processes that share the batches.
-    """
-
-    def __init__(
-        self,
-        latent: Float[Tensor, "n d"],
-        label: Int64[Tensor, " n"],
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__()
-        self.tensors = {"latent": latent, "label": label}
-        self.options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": True,
-            "seed": seed,
-            "rank": rank,
-            "world_size": world_size,
-            "pad": True,
-        }
-
-    def train_dataloader(self) -> Any:
-        return tensor_loader(self.tensors, **self.options)
+class ArmLatentsData(LabelledLatentsData):
+    """Labelled latents of one arm; real validation and test latents never enter it."""
