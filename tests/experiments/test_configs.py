@@ -9,13 +9,10 @@ import pytest
 from command_line import (
     EXPERIMENT,
     TINY,
-    Finished,
-    finish,
     printed_statuses,
     record,
     run,
     run_dirs,
-    start,
 )
 
 from fedsynth.composition import CONFIG_DIR, compose_config
@@ -34,24 +31,13 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
 
 
-def one_batch(experiment: str) -> list[str]:
-    return [f"experiment={experiment}", *QUICK, "debug=fdr", "trainer=cpu"]
-
-
-@pytest.fixture(scope="module")
-def one_batch_runs(log_dir: Path, tiny_root: Path) -> dict[str, Finished]:
-    """All experiments, started together."""
-    started = {name: start(one_batch(name), log_dir, tiny_root, RUN_ID="fdr") for name in EXPERIMENTS}
-    return {name: finish(process) for name, process in started.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_runs_on_one_batch_of_each_stage(
-    experiment: str, log_dir: Path, one_batch_runs: dict[str, Finished]
+    experiment: str, log_dir: Path, tiny_root: Path
 ) -> None:
-    words, done = one_batch(experiment), one_batch_runs[experiment]
-    assert done.code == 0, done.err
+    words = [f"experiment={experiment}", *QUICK, "debug=fdr", "trainer=cpu"]
+    run(words, log_dir, tiny_root, RUN_ID="fdr")
     run_dir = log_dir / "runs" / experiment / "fdr"
     wanted = set(compose_config(words).stages)
     assert set(record(run_dir)["stages"]) == wanted
