@@ -35,8 +35,11 @@ GROUPS = (
 OPTIONS = {group: sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) for group in GROUPS}
 
 
-def check(*overrides: str) -> None:
-    Run(compose_config(overrides)).check()
+def check(*overrides: str) -> Run:
+    """The run, if its settings are accepted."""
+    run = Run(compose_config(overrides))
+    run.check()
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +68,12 @@ def test_every_experiment_composes_checks_and_bears_its_own_name(name: str) -> N
 @pytest.mark.parametrize("number", range(max(map(len, OPTIONS.values()))))
 def test_every_option_of_every_group_composes_and_checks(number: int) -> None:
     # The first options of all groups together, then the second ones, … A lone process may plan for several.
-    check(
+    run = check(
         EXPERIMENT,
         "plan=true",
         *(f"{group}={names[number % len(names)]}" for group, names in OPTIONS.items()),
     )
+    assert run.config["stages"]
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "privacy").glob("*.yaml")), ids=lambda path: path.stem)
@@ -324,7 +328,7 @@ def test_a_file_of_the_user_s_own_is_read_last(configs: Path) -> None:
 def test_a_key_that_one_option_of_a_group_introduces_is_known(configs: Path) -> None:
     text = (configs / "privacy" / "dp_pma.yaml").read_text()
     (configs / "privacy" / "more.yaml").write_text(text + "temperature: 1.0\n")
-    check(EXPERIMENT, "privacy=more")
+    assert check(EXPERIMENT, "privacy=more").config["privacy"]["temperature"] == 1.0
 
 
 def test_without_config_files_the_message_says_how_to_install(

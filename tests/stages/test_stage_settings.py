@@ -11,9 +11,10 @@ from fedsynth.pipeline.planner import plan_stages
 from fedsynth.run_sources import planner_sources
 
 
-def check(*words: str) -> None:
+def check(*words: str) -> set[str]:
+    """The names of the planned stages, if the settings are accepted."""
     config = resolved(compose_config(["experiment=feddp_pald", *OVERRIDES, *words]))
-    plan_stages(config["stages"], TRAINER, planner_sources({}))
+    return {planned.name for planned in plan_stages(config["stages"], TRAINER, planner_sources({}))}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,8 @@ def test_what_cannot_work_is_refused_under_its_key(word: str, key: str) -> None:
     ["model.backbone=timm:resnet18", "diffusion.num_sampling_steps=20", "stages.audit.inputs.synthetic=mix"],
 )
 def test_what_can_work_is_planned(word: str) -> None:
-    check("stages.fusion_encoder.inputs.xray_encoder=null", word)
+    planned = check("stages.fusion_encoder.inputs.xray_encoder=null", word)
+    assert {"fusion_encoder", "synthesize", "audit"} <= planned
 
 
 def test_the_boundary_speaks_before_the_kind_of_an_input() -> None:
