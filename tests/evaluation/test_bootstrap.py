@@ -10,6 +10,7 @@ import torch
 from fedsynth.evaluation import (
     EvaluationError,
     bootstrap,
+    bootstrap_contrasts,
     bootstrap_intervals,
     classification_metrics,
     holm_adjust,
@@ -182,3 +183,77 @@ def test_systems_of_different_records_are_refused():
             second_threshold=0.5,
             generator=_generator(0),
         )
+
+
+def _three_systems() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    (first, target), (noise, _) = _sample(120, 30), _sample(120, 31)
+    return {"a": first, "b": 0.6 * first + 0.4 * noise, "c": noise}, target
+
+
+def test_contrasts_equal_one_pair_at_a_time():
+    systems, target = _three_systems()
+    thresholds = {"a": 0.5, "b": 0.4, "c": 0.6}
+    together = bootstrap_contrasts(
+        systems,
+        target,
+        thresholds=thresholds,
+        contrasts=[("a", "b"), ("c", "b"), ("a", "a")],
+        generator=_generator(32),
+        num_replicates=200,
+    )
+    assert list(together) == [("a", "b"), ("c", "b"), ("a", "a")]
+    for (first, second), found in together.items():
+        alone = paired_bootstrap(
+            systems[first],
+            systems[second],
+            target,
+            first_threshold=thresholds[first],
+            second_threshold=thresholds[second],
+            generator=_generator(32),
+            num_replicates=200,
+        )
+        assert found == alone
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "message"),
+    [([("a", "z")], "none for \\['z'\\]"), ([], "must name systems")],
+)
+def test_contrasts_of_unknown_systems_are_refused(contrasts, message):
+    systems, target = _three_systems()
+    with pytest.raises(EvaluationError, match=message):
+        bootstrap_contrasts(
+            systems,
+            target,
+            thresholds=dict.fromkeys(systems, 0.5),
+            contrasts=contrasts,
+            generator=_generator(0),
+        )
+
+
+def test_a_difference_without_any_value_has_no_p_value():
+    result = paired_bootstrap(
+        torch.tensor([0.9, 0.2]),
+        torch.tensor([0.8, 0.3]),
+        torch.ones(2),
+        first_threshold=0.5,
+        second_threshold=0.5,
+        generator=_generator(33),
+        num_replicates=10,
+    )["auroc"]
+    assert result.num_undefined == 10
+    assert math.isnan(result.p_value)
+    assert math.isnan(result.low)
+
+
+def test_coverage_of_the_accuracy_interval_is_near_nominal():
+    # 100 test sets of 150 records with accuracy 0.8: the number of intervals holding 0.8 is Binomial(100, 0.95)
+    # to first order; 87 is 3.7 standard deviations below.
+    generator, hits = _generator(34), 0
+    for _ in range(100):
+        target = (torch.rand(150, generator=generator) < 0.5).long()
+        is_right = torch.rand(150, generator=generator) < 0.8
+        probability = torch.where(is_right, target, 1 - target) * 0.8 + 0.1
+        interval = bootstrap_intervals(probability, target, 0.5, generator=generator, num_replicates=400)
+        hits += interval["accuracy"].low <= 0.8 <= interval["accuracy"].high
+    assert 87 <= hits < 100

@@ -9,7 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsynth.evaluation import EvaluationError, expected_calibration_error, fit_temperature, scale_logits
+from fedsynth.evaluation import (
+    EvaluationError,
+    brier_score,
+    expected_calibration_error,
+    fit_temperature,
+    reliability_diagram,
+    scale_logits,
+)
 
 
 def _logits(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,7 +103,7 @@ def test_separated_records_end_at_the_lower_bound():
     [
         (torch.zeros(3, 1), torch.zeros(3), "logits must be finite"),
         (torch.tensor([math.inf, 0.0]), torch.tensor([0, 1]), "logits must be finite"),
-        (torch.zeros(3), torch.zeros(2), "one class index per row"),
+        (torch.zeros(3), torch.zeros(2), "one class index per record"),
         (torch.zeros(2), torch.tensor([0, 2]), r"lie in \[0, 1\]"),
     ],
 )
@@ -120,3 +127,44 @@ def test_no_bins_are_refused():
 def test_a_number_of_bins_that_is_no_count_is_refused(num_bins):
     with pytest.raises(EvaluationError, match="num_bins must be an integer >= 1, got"):
         expected_calibration_error(torch.tensor([0.5]), torch.tensor([1]), num_bins=num_bins)
+
+
+def test_brier_score_equals_scikit_learn():
+    from sklearn.metrics import brier_score_loss
+
+    logit, target = _logits(150, 4)
+    probability = torch.sigmoid(logit)
+    assert brier_score(probability, target) == pytest.approx(
+        brier_score_loss(target.numpy(), probability.numpy())
+    )
+    assert brier_score(target.double(), target) == 0.0
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 20))
+def test_the_diagram_sums_up_to_the_calibration_error(seed, num_bins):
+    logit, target = _logits(80, seed)
+    probability = torch.sigmoid(logit)
+    diagram = reliability_diagram(probability, target, num_bins)
+    gap = (diagram.mean_probability - diagram.positive_share).abs().nan_to_num()
+    expected = expected_calibration_error(probability, target, num_bins)
+    assert float((diagram.num_records * gap).sum() / 80) == pytest.approx(expected, abs=1e-12)
+    assert int(diagram.num_records.sum()) == 80
+    assert torch.equal(diagram.mean_probability.isnan(), diagram.num_records == 0)
+    filled = diagram.num_records > 0
+    assert bool((diagram.mean_probability <= diagram.upper_edge + 1e-12)[filled].all())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: brier_score(torch.tensor([1.5]), torch.tensor([1])), "lie in"),
+        (lambda: reliability_diagram(torch.tensor([0.5]), torch.tensor([1]), 0), "num_bins"),
+        (lambda: fit_temperature(torch.zeros(2), torch.tensor([0.5, 1.0])), "class index"),
+        (lambda: fit_temperature(torch.zeros(2), torch.tensor([torch.nan, 1.0])), "class index"),
+        (lambda: fit_temperature(torch.zeros(0), torch.zeros(0)), "at least one record"),
+        (lambda: scale_logits(torch.zeros(2), "2"), "temperature"),
+    ],
+)
+def test_bad_calibration_input_is_refused(call, message):
+    with pytest.raises(EvaluationError, match=message):
+        call()

@@ -75,3 +75,37 @@ def test_shrinkage_cancels_between_equal_covariances():
 def test_a_single_point_has_no_covariance():
     with pytest.raises(EvaluationError, match="at least 2 points"):
         frechet_distance(real=torch.zeros(1, 3), synthetic=torch.zeros(5, 3))
+
+
+def test_equals_torch_fidelity():
+    from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics_to_metric
+
+    real, synthetic = _points(300, 12, 11), _points(250, 12, 12) * 1.4 + 0.2
+    statistics = [fid_features_to_statistics(points) for points in (real, synthetic)]
+    expected = fid_statistics_to_metric(*statistics, verbose=False)["frechet_inception_distance"]
+    assert frechet_distance(real=real, synthetic=synthetic, shrinkage=0.0) == pytest.approx(
+        expected, rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("mean", "covariance", "message"),
+    [
+        (torch.zeros(2), torch.eye(3), "shapes"),
+        (torch.zeros(0), torch.zeros(0, 0), "shapes"),
+        (torch.zeros(2), torch.tensor([[1.0, 0.0], [0.0, -1.0]]), "positive semidefinite"),
+        (torch.zeros(2), torch.tensor([[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
+        (torch.tensor([0.0, torch.nan]), torch.eye(2), "NaN"),
+        (torch.zeros(2), torch.full((2, 2), torch.inf), "infinite"),
+        (torch.zeros(3), torch.eye(3), "same number of features"),
+    ],
+)
+def test_impossible_moments_are_refused(mean, covariance, message):
+    with pytest.raises(EvaluationError, match=message):
+        gaussian_frechet_distance(torch.zeros(2), torch.eye(2), mean, covariance)
+
+
+@pytest.mark.parametrize("shrinkage", [-1e-6, float("nan"), float("inf"), "1", None])
+def test_impossible_shrinkage_is_refused(shrinkage):
+    with pytest.raises(EvaluationError, match="shrinkage"):
+        frechet_distance(real=_points(9, 2, 0), synthetic=_points(9, 2, 1), shrinkage=shrinkage)

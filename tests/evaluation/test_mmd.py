@@ -76,3 +76,18 @@ def test_impossible_bandwidths_are_refused(bandwidth):
 def test_constant_points_have_no_median_bandwidth():
     with pytest.raises(EvaluationError, match="median distance"):
         rbf_mmd(real=torch.ones(9, 2), synthetic=_points(9, 2, 0))
+
+
+def test_equals_torch_fidelity():
+    from torch_fidelity.metric_kid import kernel_mmd
+
+    x, y = _points(60, 5, 10), _points(60, 5, 11) + 0.4
+    expected = kernel_mmd(x.numpy(), y.numpy(), kid_kernel="rbf", kid_kernel_rbf_sigma=1.9)
+    assert rbf_mmd(real=x, synthetic=y, bandwidth=1.9) == pytest.approx(expected, abs=1e-13)
+
+
+def test_extreme_bandwidths_see_only_duplicates_or_no_difference():
+    x, y = torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([[0.0], [3.0]])
+    # Of 3 pairs within x one is a duplicate, of 6 pairs across two are.
+    assert rbf_mmd(real=x, synthetic=y, bandwidth=1e-9) == pytest.approx(1 / 3 - 2 * 2 / 6, abs=1e-12)
+    assert rbf_mmd(real=x, synthetic=y, bandwidth=1e100) == 0.0

@@ -101,3 +101,42 @@ def test_diagonal_sampling_misses_a_low_dimensional_manifold(intrinsic, precise)
 def test_a_number_of_neighbors_that_is_no_count_is_refused(nearest_k):
     with pytest.raises(EvaluationError, match="nearest_k must be an integer >= 1, got"):
         prdc(real=_points(9, 2, 0), synthetic=_points(9, 2, 1), nearest_k=nearest_k)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_precision_and_recall_equal_torch_fidelity(k):
+    from torch_fidelity.metric_prc import prc_features_to_metric
+
+    real, synthetic = _points(210, 4, 16), _points(190, 4, 17) * 0.8 + 0.5
+    theirs = prc_features_to_metric(
+        synthetic, real, prc_neighborhood=k, prc_batch_size=64, save_cpu_ram=False, verbose=False
+    )
+    ours = prdc(real=real, synthetic=synthetic, nearest_k=k)
+    assert ours.precision == pytest.approx(theirs["precision"], abs=1e-6)  # their mean is a float32
+    assert ours.recall == pytest.approx(theirs["recall"], abs=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_equals_direct_distances_whatever_dtype_offset_and_ties(dtype, offset):
+    generator = torch.Generator().manual_seed(18)
+    real = (torch.randint(0, 4, (90, 3), generator=generator).double() + offset).to(dtype)
+    synthetic = (torch.randint(0, 4, (70, 3), generator=generator).double() + offset).to(dtype)
+
+    def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.double()[:, None] - b.double()[None]).square().sum(-1).sqrt()
+
+    real_radius = distances(real, real).sort(dim=1).values[:, 5]
+    synthetic_radius = distances(synthetic, synthetic).sort(dim=1).values[:, 5]
+    across = distances(synthetic, real)
+    expected = (
+        float((across <= real_radius).any(dim=1).double().mean()),
+        float((across <= synthetic_radius[:, None]).any(dim=0).double().mean()),
+        float((across <= real_radius).sum()) / (5 * 70),
+        float((across <= real_radius).any(dim=0).double().mean()),
+    )
+    assert prdc(real=real, synthetic=synthetic) == pytest.approx(expected, abs=1e-12)
+
+
+def test_constant_sets_are_in_every_ball():
+    assert prdc(real=torch.ones(8, 2), synthetic=torch.ones(9, 2), nearest_k=2) == (1.0, 1.0, 4.0, 1.0)

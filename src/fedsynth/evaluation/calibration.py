@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_integer, check_scores
+from fedsynth.evaluation.checks import (
+    EvaluationError,
+    Vector,
+    as_tensor,
+    check_class_index,
+    check_integer,
+    check_number,
+    check_scores,
+)
 
 #: Temperatures searched; a fit that ends on a bound found no interior minimum (e.g. perfectly separated
 #: records).
@@ -60,6 +68,42 @@ class TemperatureFit(NamedTuple):
     nll_after: float
 
 
+def brier_score(probability: Vector, target: Vector) -> float:
+    """Mean (p1 - y)² of the positive-class probability, in [0, 1]; half of the two-class sum of squares.
+
+    Raises:
+        EvaluationError: Bad probabilities or targets.
+    """
+    values, labels = check_scores(probability, target, is_probability=True, name="probability")
+    return float((values - labels).square().mean())
+
+
+class ReliabilityDiagram(NamedTuple):
+    """One value per bin of the positive-class probability; means of an empty bin are NaN."""
+
+    upper_edge: Float[Tensor, " bin"]
+    num_records: Int[Tensor, " bin"]
+    mean_probability: Float[Tensor, " bin"]
+    positive_share: Float[Tensor, " bin"]
+
+
+def reliability_diagram(probability: Vector, target: Vector, num_bins: int = 15) -> ReliabilityDiagram:
+    """What `expected_calibration_error` sums up: ECE = Σ_m (num_records / n) |mean_probability - positive_share|.
+
+    Args and errors as there.
+    """
+    check_num_bins(num_bins)
+    values, labels = check_scores(probability, target, is_probability=True, name="probability")
+    bins, zeros = calibration_bins(values, num_bins), values.new_zeros(num_bins)
+    count = torch.bincount(bins, minlength=num_bins)
+    return ReliabilityDiagram(
+        upper_edge=torch.arange(1, num_bins + 1, dtype=values.dtype, device=values.device) / num_bins,
+        num_records=count,
+        mean_probability=zeros.index_add(0, bins, values) / count,
+        positive_share=zeros.index_add(0, bins, labels.double()) / count,
+    )
+
+
 def _two_class_logits(logits: Tensor) -> Float[Tensor, "n c"]:
     values = as_tensor(logits, "logits").double()
     if values.ndim == 1:
@@ -74,9 +118,12 @@ def _two_class_logits(logits: Tensor) -> Float[Tensor, "n c"]:
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Float[Tensor, "n c"]:
-    """softmax(logits / T); binary logits [n] (log-odds of the positive class) give [n, 2]."""
-    if not 0 < temperature < math.inf:
-        raise EvaluationError(f"temperature must be a positive finite number, got {temperature}.")
+    """softmax(logits / T) in float64; binary logits [n] (log-odds of the positive class) give [n, 2].
+
+    Raises:
+        EvaluationError: Bad logits, or a temperature that is not a positive finite number.
+    """
+    temperature = check_number(temperature, "temperature", low=0.0, is_open=True)
     return torch.softmax(_two_class_logits(logits) / temperature, dim=1)
 
 
@@ -100,12 +147,12 @@ def fit_temperature(logits: Tensor, target: Tensor) -> TemperatureFit:
     from scipy.optimize import minimize_scalar
 
     values = _two_class_logits(logits)
-    labels = as_tensor(target, "target").long()
-    if labels.shape != values.shape[:1] or len(labels) == 0:
-        raise EvaluationError(f"target must hold one class index per row of logits {tuple(logits.shape)}.")
-    if not 0 <= int(labels.min()) <= int(labels.max()) < values.shape[1]:
+    labels = check_class_index(target, values.shape[1], len(values), "target")
+    if len(labels) == 0:
+        raise EvaluationError("target must hold at least one record. Fit on the validation split.")
+    if labels.device != values.device:
         raise EvaluationError(
-            f"target must lie in [0, {values.shape[1] - 1}], got {labels.unique()[:5].tolist()}."
+            f"logits and target must be on one device, got {values.device} and {labels.device}."
         )
 
     def nll(log_temperature: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from fedsynth.errors import FedSynthError
 #: Squares of larger values overflow float64 once summed.
 MAX_MAGNITUDE = 1e100
 
+#: Dtypes of points; all are computed with in float64.
+POINT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 PointSet = Float[Tensor, "n d"] | Float[np.ndarray, "n d"]
 Vector = Shaped[Tensor, " n"] | Shaped[np.ndarray, " n"]
 
@@ -23,13 +27,23 @@ class EvaluationError(FedSynthError, ValueError):
 
 
 def as_tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
-    """`values` as a detached tensor; anything but a tensor or a numeric numpy array is refused."""
+    """`values` as a detached dense tensor; anything but a real tensor or a numeric numpy array is refused.
+
+    Of numpy arrays torch cannot hold as they are (read-only, other byte order, long double) a copy is taken.
+    """
     if isinstance(values, Tensor):
+        if values.is_complex() or values.is_quantized or values.is_meta or values.layout != torch.strided:
+            raise EvaluationError(
+                f"{name} must be a dense tensor of real numbers, got {values.dtype} with layout "
+                f"{values.layout} on {values.device}. Convert it first."
+            )
         return values.detach()
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "fiub":
             raise EvaluationError(f"{name} must be numeric, got a numpy array of dtype {values.dtype}.")
-        return torch.from_numpy(np.ascontiguousarray(values))
+        if values.dtype.itemsize > 8:
+            values = values.astype(np.float64)
+        return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ["C", "W"]))
     raise EvaluationError(f"{name} must be a torch tensor or a numpy array, got {type(values).__name__}.")
 
 
@@ -44,7 +58,29 @@ def check_integer(value: object, name: str, *, minimum: int = 1, remedy: str = "
     return int(value)
 
 
-def _require_finite(values: Tensor, name: str) -> None:
+def check_number(
+    value: object,
+    name: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    is_open: bool = False,
+    remedy: str = "",
+) -> float:
+    """A real number in [low, high], or (low, high) when `is_open`; NaN, booleans and text are refused.
+
+    Raises:
+        EvaluationError: Otherwise.
+    """
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not (low < number < high if is_open else low <= number <= high):
+        interval = f"({low:g}, {high:g})" if is_open else f"[{low:g}, {high:g}]"
+        raise EvaluationError(f"{name} must be a number in {interval}, got {value!r}. {remedy}".rstrip())
+    return number
+
+
+def require_finite(values: Tensor, name: str) -> None:
+    """Refuse NaN and infinite values."""
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         raise EvaluationError(
@@ -70,14 +106,16 @@ def check_points(points: PointSet, name: str, *, min_points: int = 1) -> Float[T
             f"{name} must have shape [points, features], got {tuple(tensor.shape)}. "
             "Flatten images or signals first."
         )
-    if not tensor.is_floating_point():
-        raise EvaluationError(f"{name} must be floating point, got {tensor.dtype}. Convert it with .float().")
+    if tensor.dtype not in POINT_DTYPES:
+        raise EvaluationError(
+            f"{name} must be floating point (16, 32 or 64 bits), got {tensor.dtype}. Convert it with .float()."
+        )
     if len(tensor) < min_points:
         raise EvaluationError(
             f"{name} must hold at least {min_points} points, got {len(tensor)}. Use more records."
         )
-    _require_finite(tensor, name)
-    if float(tensor.abs().max()) > MAX_MAGNITUDE:
+    require_finite(tensor, name)
+    if len(tensor) and float(tensor.abs().max()) > MAX_MAGNITUDE:
         raise EvaluationError(
             f"{name} holds values above {MAX_MAGNITUDE:g}, whose squares overflow. Rescale it."
         )
@@ -125,6 +163,26 @@ def check_binary_target(target: Vector, name: str = "target") -> Int[Tensor, " n
     return tensor.long()
 
 
+def check_class_index(label: Vector, num_classes: int, num_records: int, name: str) -> Int[Tensor, " n"]:
+    """A class index in [0, num_classes) for each of `num_records` records, as int64.
+
+    Raises:
+        EvaluationError: Another shape, fractions, NaN, or an index out of range.
+    """
+    tensor = as_tensor(label, name)
+    if tensor.shape != (num_records,):
+        raise EvaluationError(
+            f"{name} must hold one class index per record ({num_records}), got shape {tuple(tensor.shape)}."
+        )
+    values = tensor.double()
+    if not bool(((values >= 0) & (values < num_classes) & (values == values.floor())).all()):
+        raise EvaluationError(
+            f"{name} must hold one class index per record and lie in [0, {num_classes - 1}], "
+            f"got {torch.unique(values)[:5].tolist()}."
+        )
+    return tensor.long()
+
+
 def check_scores(
     score: Vector, target: Vector, *, is_probability: bool, name: str = "score"
 ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
@@ -151,7 +209,7 @@ def check_scores(
             f"{name} and target must be on one device, got {values.device} and {labels.device}."
         )
     values = values.double()
-    _require_finite(values, name)
+    require_finite(values, name)
     if is_probability and not bool(((values >= 0) & (values <= 1)).all()):
         raise EvaluationError(
             f"{name} must lie in [0, 1], got values from {float(values.min()):g} to {float(values.max()):g}. "

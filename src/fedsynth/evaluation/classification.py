@@ -25,7 +25,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedsynth.evaluation.calibration import calibration_bins, check_num_bins
-from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_scores
+from fedsynth.evaluation.checks import (
+    EvaluationError,
+    Vector,
+    as_tensor,
+    check_number,
+    check_scores,
+    require_finite,
+)
 from fedsynth.evaluation.ranking import (
     auroc_from_counts,
     average_precision_from_counts,
@@ -40,8 +47,19 @@ LIKELIHOOD_MARGIN = 1e-12
 
 
 def predict_positive(probability: Vector, threshold: float) -> Tensor:
-    """``probability >= threshold``, compared in float64 as everywhere in this package."""
-    return as_tensor(probability, "probability").double() >= threshold
+    """``probability >= threshold``, compared in float64 as everywhere in this package; any shape.
+
+    Raises:
+        EvaluationError: NaN or infinite probabilities, or a threshold that is no number.
+    """
+    values = as_tensor(probability, "probability").double()
+    require_finite(values, "probability")
+    return values >= check_threshold(threshold)
+
+
+def check_threshold(threshold: float, name: str = "threshold") -> float:
+    """A number other than NaN; infinite ones predict all or nothing positive."""
+    return check_number(threshold, name, remedy="Choose it on validation records.")
 
 
 def confusion_metrics(tn: Tensor, fp: Tensor, fn: Tensor, tp: Tensor) -> dict[str, Tensor]:
@@ -125,10 +143,9 @@ def classification_metrics(
     """
     check_num_bins(num_bins)
     values, labels = check_scores(probability, target, is_probability=True, name="probability")
-    if threshold != threshold:
-        raise EvaluationError("threshold must not be NaN. Choose it on validation records.")
+    threshold = check_threshold(threshold)
     ones = torch.ones_like(values).unsqueeze(0)
-    metrics = weighted_metrics(values, labels, ones, threshold=float(threshold), num_bins=num_bins)
+    metrics = weighted_metrics(values, labels, ones, threshold=threshold, num_bins=num_bins)
     return {
         name: int(value) if name in ("tn", "fp", "fn", "tp") else float(value)
         for name, value in metrics.items()

@@ -6,8 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, PointSet, check_point_pair, check_points
-from fedsynth.evaluation.neighbors import CHUNK_ELEMENTS
+from fedsynth.evaluation.checks import (
+    MAX_MAGNITUDE,
+    EvaluationError,
+    PointSet,
+    check_number,
+    check_point_pair,
+    check_points,
+)
+from fedsynth.evaluation.pairwise import CHUNK_ELEMENTS
 
 #: The median heuristic uses at most this many points (all pairs of them: 64 MB).
 MAX_MEDIAN_POINTS = 4_000
@@ -44,7 +51,7 @@ def _mean_kernel(
         squared = torch.addmm(second_norm, block, second.T, alpha=-2.0) + block.square().sum(
             dim=1, keepdim=True
         )
-        kernel = squared.clamp_(min=0).mul_(-0.5 / bandwidth**2).exp_()  # [row, m]
+        kernel = squared.clamp_(min=0).mul_(-0.5 / bandwidth / bandwidth).exp_()  # [row, m]
         if skip_diagonal:
             kernel.diagonal(offset=start).zero_()
         total += kernel.sum()
@@ -59,6 +66,9 @@ def rbf_mmd(*, real: PointSet, synthetic: PointSet, bandwidth: float | None = No
     sets come from one distribution, so **single values may be negative**; it is at most 2. The two sets are
     treated as independent samples: comparing a set with itself gives a negative value, not 0.
 
+    Squared distances carry a rounding error of about 1e-15 times the squared norms of the centered points, so
+    a bandwidth below a millionth of these norms gives no meaningful value.
+
     Args:
         real: Real points, at least 2.
         synthetic: Synthetic points, at least 2, same features.
@@ -70,11 +80,13 @@ def rbf_mmd(*, real: PointSet, synthetic: PointSet, bandwidth: float | None = No
     """
     real_points, synthetic_points = check_point_pair(real, synthetic, min_points=2)
     # fidelity: mmd-bandwidth
-    sigma = median_bandwidth(real_points) if bandwidth is None else float(bandwidth)
-    if not 0 < sigma < float("inf"):
-        raise EvaluationError(
-            f"bandwidth must be a positive finite number, got {bandwidth}. None uses the median."
+    sigma = (
+        median_bandwidth(real_points)
+        if bandwidth is None
+        else check_number(
+            bandwidth, "bandwidth", low=1 / MAX_MAGNITUDE, high=MAX_MAGNITUDE, remedy="None uses the median."
         )
+    )
     center = real_points.double().mean(dim=0)
     x, y = real_points.double() - center, synthetic_points.double() - center
     return (

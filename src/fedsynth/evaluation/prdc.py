@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fedsynth.evaluation.balls import mutual_ball_membership
 from fedsynth.evaluation.checks import PointSet, check_integer, check_point_pair
-from fedsynth.evaluation.neighbors import ball_membership, nearest_neighbors
+from fedsynth.evaluation.neighbors import nearest_neighbors
 
 
 class PRDC(NamedTuple):
@@ -30,11 +31,14 @@ def prdc(*, real: PointSet, synthetic: PointSet, nearest_k: int = 5) -> PRDC:
     Convention: balls are **closed** (``<=``). The reference package uses ``<``, which differs only on exact
     ties and reports no coverage at all for a set in which points are repeated more than k times. With closed
     balls identical sets have precision, recall and coverage 1 whatever the duplicates, and density (k+1)/k
-    when there are no ties.
+    when there are no ties; when all points of both sets are equal, density is their number over k.
 
     Not symmetric: swapping the arguments swaps precision with recall, hence keyword-only. Precision and
     recall depend on sample sizes; compare systems at equal sizes only. The measure says nothing about
     privacy.
+
+    Exact (see `fedsynth.evaluation.pairwise`), and in memory linear in the points: every pair is looked at once,
+    in blocks.
 
     Args:
         real: Real points, at least k+1.
@@ -48,8 +52,9 @@ def prdc(*, real: PointSet, synthetic: PointSet, nearest_k: int = 5) -> PRDC:
     real_points, synthetic_points = check_point_pair(real, synthetic, min_points=nearest_k + 1)
     real_radius = nearest_neighbors(real_points, num_neighbors=nearest_k).distance[:, -1]
     synthetic_radius = nearest_neighbors(synthetic_points, num_neighbors=nearest_k).distance[:, -1]
-    in_real = ball_membership(synthetic_points, real_points, real_radius)
-    in_synthetic = ball_membership(real_points, synthetic_points, synthetic_radius)
+    in_real, in_synthetic = mutual_ball_membership(
+        synthetic_points, synthetic_radius, real_points, real_radius
+    )
     return PRDC(
         precision=float((in_real.balls_per_query > 0).double().mean()),
         recall=float((in_synthetic.balls_per_query > 0).double().mean()),
