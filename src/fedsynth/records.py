@@ -136,7 +136,7 @@ class ShardRelease:
         Raises:
             ArtifactError: If a tensor is missing or unknown.
         """
-        _check_keys(tensors, set(cls.__dataclass_fields__), "shard release")
+        check_keys(tensors, set(cls.__dataclass_fields__), "shard release")
         return cls(
             means=tensors["means"],
             variances=tensors["variances"],
@@ -150,12 +150,13 @@ class ShardRelease:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """One diagonal Gaussian mixture per class: FedDP-PALD Eq. (3).
+    """One Gaussian mixture per class: FedDP-PALD Eq. (3), diagonal unless there are factors.
 
     Attributes:
         weights: π̃_{c,r}; every class sums to 1. A component of weight 0 is never drawn.
         means: μ̃_{c,r}, in latent units.
         variances: Diagonal of Σ̃_{c,r}, > 0.
+        factors: F_{c,r} of a covariance diag(variances) + F Fᵀ; None for a diagonal one.
 
     Raises:
         InvalidTensorError: At construction, for inconsistent shapes or impossible values.
@@ -164,10 +165,14 @@ class Mixture:
     weights: Float[Tensor, "class component"]
     means: Float[Tensor, "class component dim"]
     variances: Float[Tensor, "class component dim"]
+    factors: Float[Tensor, "class component dim rank"] | None = None
 
     def __post_init__(self) -> None:
         check_tensor(self.means, "means", ndim=3)
         check_tensor(self.variances, "variances", shape=tuple(self.means.shape))
+        if self.factors is not None:
+            rank = check_tensor(self.factors, "factors", ndim=4).shape[-1]
+            check_tensor(self.factors, "factors", shape=(*self.means.shape, rank))
         check_tensor(self.weights, "weights", shape=tuple(self.means.shape[:2]))
         if not bool((self.variances > 0).all()):
             raise InvalidTensorError("variances must be > 0 everywhere. Use a positive variance floor.")
@@ -178,8 +183,9 @@ class Mixture:
             )
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """A flat dictionary for safetensors."""
-        return {name: getattr(self, name).contiguous() for name in self.__dataclass_fields__}
+        """A flat dictionary for safetensors; without ``factors`` if there are none."""
+        tensors = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Mixture:
@@ -188,11 +194,17 @@ class Mixture:
         Raises:
             ArtifactError: If a tensor is missing or unknown.
         """
-        _check_keys(tensors, set(cls.__dataclass_fields__), "mixture")
+        optional = {"factors"} & set(tensors)
+        check_keys(tensors, set(cls.__dataclass_fields__) - {"factors"} | optional, "mixture")
         return cls(**tensors)
 
 
-def _check_keys(tensors: Mapping[str, Tensor], expected: set[str], what: str) -> None:
+def check_keys(tensors: Mapping[str, Tensor], expected: set[str], what: str) -> None:
+    """Refuse a stored record with other tensors than expected.
+
+    Raises:
+        ArtifactError: Naming what is missing and what is unknown.
+    """
     if set(tensors) != expected:
         raise ArtifactError(
             f"A stored {what} has missing tensors {sorted(expected - set(tensors))} and unknown tensors "

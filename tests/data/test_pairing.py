@@ -124,6 +124,20 @@ def test_client_without_a_class_borrows_from_the_largest_donor(
     assert "borrow" in caplog.text
 
 
+def test_clients_without_any_record_take_the_holders_in_turn_those_with_most_beats_first(
+    images: MedMNISTData, beats: Beats
+) -> None:
+    pairs = build_pairs(images, beats, **(SETTINGS | {"num_clients": 12, "min_records": 1}))
+    clients = pairs.report["clients"]
+    assert any(not client["records"] for client in clients)  # more clients than training records
+    for label in ("0", "1"):
+        counts = {k: client["beats_by_class"][label] for k, client in enumerate(clients)}
+        donors = sorted((k for k in counts if counts[k]), key=lambda k: -counts[k])
+        found = [entry["donor"] for entry in pairs.report["borrowed_beats"] if entry["label"] == int(label)]
+        assert found == [donors[place % len(donors)] for place in range(len(found))]
+        assert len(found) > 1
+
+
 def test_report_is_json_and_adds_up(pairs: PairedClients, beats: Beats) -> None:
     report = json.loads(json.dumps(pairs.report))
     assert sum(report["beats_by_symbol"].values()) == len(beats.record)
@@ -150,7 +164,7 @@ def test_records_201_and_202_share_a_split_and_client(images: MedMNISTData, beat
 
 @pytest.mark.parametrize(
     "change",
-    [{"num_clients": 0}, {"dirichlet_alpha": 0.0}, {"num_clients": 9}, {"fractions": (1.0, 0.0, 0.0)}],
+    [{"num_clients": 0}, {"dirichlet_alpha": 0.0}, {"min_records": 9999}, {"fractions": (1.0, 0.0, 0.0)}],
 )
 def test_impossible_settings_are_config_errors(
     images: MedMNISTData, beats: Beats, change: dict[str, Any]

@@ -161,10 +161,17 @@ def test_assignment_falls_back_to_the_fewest_missing_classes() -> None:
     assert len({assignment[number] for number in range(100, 103)}) == 3
 
 
-@pytest.mark.parametrize("num_clients", [0, 21])
-def test_impossible_assignment_is_a_config_error(num_clients: int) -> None:
-    with pytest.raises(ConfigError):
-        assign_records(*_records(20), num_clients, _random(), groups=())
+def test_fewer_records_than_clients_go_to_as_many_clients_one_each() -> None:
+    assignment = assign_records(*_records(20), 50, _random(), groups=())
+    assert sorted(assignment.values()) == list(range(20))
+
+
+def test_impossible_assignment_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="num_clients"):
+        assign_records(*_records(20), 0, _random(), groups=())
+    nothing = np.array([], dtype=np.int64)
+    with pytest.raises(ConfigError, match="no ECG record"):
+        assign_records(nothing, nothing, 3, _random(), groups=())
 
 
 def test_report_counts_each_record_once() -> None:

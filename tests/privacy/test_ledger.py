@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from fedsynth.errors import ArtifactError, PrivacyError
-from fedsynth.privacy import Adjacency, Ledger, LedgerEntry, PrivacyParameterError
+from fedsynth.privacy import Adjacency, Ledger, LedgerEntry, LedgerPart, PrivacyParameterError, share_mu
 
 
 @pytest.fixture
@@ -89,3 +89,34 @@ def test_entries_cannot_be_changed(entry):
 def test_claims_without_substance_are_refused(entry, change, error):
     with pytest.raises(error, match="release"):
         replace(entry, **change)
+
+
+def composed(entry, epsilon=4.0, scale=1.0):
+    parts = tuple(
+        LedgerPart(name, share, 2.0, scale * 2.0 / share_mu(share, epsilon=epsilon, delta=1e-5), 1)
+        for name, share in (("counts", 0.25), ("means", 0.75))
+    )
+    return replace(entry, parts=parts, adjacency=Adjacency.REPLACE_ONE_ANY_LABEL, epsilon=epsilon)
+
+
+def test_parts_survive_strict_json_and_entries_without_them_look_as_before(entry):
+    whole = composed(entry)
+    text = json.dumps(Ledger([whole]).to_records(), allow_nan=False)
+    assert Ledger.from_records(json.loads(text)).entries == (whole,)
+    assert "parts" not in entry.to_record()
+
+
+def test_parts_that_cost_more_than_the_claim_are_refused(entry):
+    assert composed(entry, scale=1.0).parts
+    with pytest.raises(PrivacyError, match=r"claims epsilon=4\.0 but its parts cost"):
+        composed(entry, scale=0.99)
+    with pytest.raises(PrivacyError, match="part without noise"):
+        replace(composed(entry), parts=(LedgerPart("means", 1.0, 2.0, 0.0, 1),))
+
+
+def test_guarantees_for_any_label_add_up_under_the_weaker_relation(entry):
+    ledger = Ledger([entry, composed(entry)])
+    assert ledger.total() == pytest.approx((8.0, 2e-5))
+    assert ledger.adjacency is Adjacency.REPLACE_ONE
+    assert Ledger([composed(entry)]).adjacency is Adjacency.REPLACE_ONE_ANY_LABEL
+    assert Ledger().adjacency is None

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedsynth.privacy.parameters import PrivacyParameterError
-from fedsynth.prototypes import aggregate, mixture_from_release, mixture_log_density, sample_mixture
+from fedsynth.prototypes import (
+    aggregate,
+    between_inflation,
+    mixture_from_release,
+    mixture_log_density,
+    sample_mixture,
+)
 from fedsynth.records import InvalidTensorError, Mixture, ShardRelease
 
 
@@ -231,3 +237,91 @@ def test_boolean_counts_are_refused() -> None:
     means = torch.zeros(1, 2, 3)
     with pytest.raises(InvalidTensorError, match="counts must be numbers of records, got booleans"):
         aggregate(torch.ones(1, 2, dtype=torch.bool), means, means)
+
+
+def low_rank_mixture():
+    base = two_class_mixture()
+    factors = torch.randn(2, 2, 2, 3, generator=stream(5), dtype=torch.float64)
+    return Mixture(base.weights, base.means, base.variances, factors)
+
+
+def test_density_with_factors_equals_scipy():
+    mixture = low_rank_mixture()
+    points = torch.randn(20, 2, generator=stream(6), dtype=torch.float64) * 3
+    found = mixture_log_density(mixture, points)
+    for label in range(2):
+        total = sum(
+            float(weight) * stats.multivariate_normal(mean, torch.diag(variance) + factor @ factor.T).pdf(points)
+            for weight, mean, variance, factor in zip(
+                mixture.weights[label], mixture.means[label], mixture.variances[label], mixture.factors[label],
+                strict=True,
+            )
+        )  # fmt: skip
+        torch.testing.assert_close(found[:, label].exp(), torch.as_tensor(total))
+
+
+def test_samples_with_factors_have_the_covariance():
+    base, size = low_rank_mixture(), 40_000
+    mixture = Mixture(torch.tensor([[1.0, 0.0]] * 2).double(), base.means, base.variances, base.factors)
+    drawn, label = sample_mixture(mixture, size, stream(7))
+    for c in range(2):
+        wanted = torch.diag(base.variances[c, 0]) + base.factors[c, 0] @ base.factors[c, 0].T
+        torch.testing.assert_close(torch.cov(drawn[label == c].T), wanted, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(drawn[label == c].mean(0), base.means[c, 0], rtol=0, atol=0.1)
+
+
+def test_factors_of_zero_change_neither_samples_nor_density():
+    base = two_class_mixture()
+    same = Mixture(base.weights, base.means, base.variances, torch.zeros(2, 2, 2, 1, dtype=torch.float64))
+    assert torch.equal(sample_mixture(base, 50, stream(1))[0], sample_mixture(same, 50, stream(1))[0])
+    points = torch.randn(5, 2, generator=stream(2), dtype=torch.float64)
+    torch.testing.assert_close(mixture_log_density(base, points), mixture_log_density(same, points))
+
+
+def test_factors_are_stored_with_the_mixture_only_if_there_are_any():
+    mixture = low_rank_mixture()
+    again = Mixture.from_tensors(mixture.to_tensors())
+    assert torch.equal(again.factors, mixture.factors)
+    assert set(two_class_mixture().to_tensors()) == {"weights", "means", "variances"}
+    with pytest.raises(InvalidTensorError, match="factors must have shape"):
+        Mixture(mixture.weights, mixture.means, mixture.variances, mixture.factors[:, :1])
+
+
+def test_inflation_by_hand():
+    share, noise = torch.tensor([[0.25], [0.75]]), torch.tensor([[2.0], [1.0]])
+    # 1/4 · 3/4 · 4 + 3/4 · 1/4 · 1
+    assert float(between_inflation(share, noise)) == pytest.approx(0.9375)
+    assert float(between_inflation(torch.ones(1, 1), noise[:1])) == 0  # one client: only the mean moves
+
+
+def test_subtracting_the_noise_makes_the_variance_unbiased():
+    counts = torch.tensor([[10], [30], [60]])
+    noise_std = torch.tensor([[3.0], [2.0], [0.5]], dtype=torch.float64)
+    exact = torch.tensor([[[-10.0]], [[0.0]], [[12.0]]], dtype=torch.float64)
+    within = torch.ones(3, 1, 1, dtype=torch.float64)
+    wanted = float(aggregate(counts, exact, within).variances)
+    source, draws = stream(3), 20_000
+    # Every draw is a dimension of its own; the between-client term is far from its bound at 0.
+    noisy = exact + noise_std.unsqueeze(-1) * torch.randn(3, 1, draws, generator=source, dtype=torch.float64)
+    spread = within.expand(3, 1, draws)
+    corrected = aggregate(counts, noisy, spread, noise_std=noise_std).variances.flatten()
+    literal = aggregate(counts, noisy, spread).variances.flatten()
+    error = 4 * float(corrected.std()) / math.sqrt(draws)
+    assert float(corrected.mean()) == pytest.approx(wanted, abs=error)
+    share = counts.double() / counts.sum()
+    inflation = float(between_inflation(share, noise_std))
+    assert inflation > 2 * error
+    assert float(literal.mean()) == pytest.approx(wanted + inflation, abs=error)
+
+
+def test_the_corrected_variance_never_falls_below_that_within_clients():
+    counts, means, variances = random_class(4)
+    noise_std = torch.full(counts.shape, 100.0, dtype=torch.float64)
+    corrected = aggregate(counts, means, variances, noise_std=noise_std)
+    share = (counts / counts.sum(dim=0)).unsqueeze(-1)
+    torch.testing.assert_close(corrected.variances, (share * variances).sum(dim=0))
+    plain = aggregate(counts, means, variances)
+    exact = aggregate(counts, means, variances, noise_std=torch.zeros_like(noise_std))
+    assert torch.equal(plain.variances, exact.variances)
+    with pytest.raises(InvalidTensorError, match="noise_std must have shape"):
+        aggregate(counts, means, variances, noise_std=noise_std[:1])

@@ -46,9 +46,9 @@ def build_pairs(
     Implements FedDP-PALD Eq. (8): (x^I_i, x^E_{π_c(i)}, y = c). Images keep their official splits; training
     images go to clients by class-wise Dirichlet, ECG records to splits and clients as wholes. π_c runs
     through a seeded permutation of the client's beats of class c and starts over when they are used up. A
-    client without beats of class c borrows those of the client that has most of them; this is logged and
-    reported, and means that such an ECG record is no longer confined to one client. Validation and test are
-    global.
+    client without beats of class c borrows those of the client that has most of them; further such clients
+    take the other holders in turn, those with most beats first. This is logged and reported, and means that
+    such an ECG record is no longer confined to one client. Validation and test are global.
 
     A beat, and all the more a person, can be in several pairs: see ``report["splits"][...]["beat_uses"]``. A
     guarantee for one pair is not one for one person.
@@ -65,7 +65,7 @@ def build_pairs(
         pairing_seed: Seed of π_c.
 
     Raises:
-        ConfigError: If a value is impossible, e.g. more clients than training records.
+        ConfigError: If a value is impossible, e.g. more clients than images to go round.
         DataError: If the images are multi-label, or a class is missing from a split.
     """
     if images.labels["train"].shape[1] != 1:
@@ -161,21 +161,25 @@ def _pair(
                 f"No beat of class {label} in the {split} split. Use another split seed or label_rule."
             )
         holders, counts = np.unique(beat_client[of_class], return_counts=True)
+        donors = holders[np.argsort(-counts, kind="stable")].tolist()
+        borrowers: list[int] = []
         for client in np.unique(image_client[image_label == label]).tolist():
             pairs = np.flatnonzero((image_client == client) & (image_label == label))
             owner = client
             if client not in holders:
-                owner = int(holders[counts.argmax()])  # fidelity: borrowed-beats
+                owner = donors[len(borrowers) % len(donors)]  # fidelity: borrowed-beats
+                borrowers.append(client)
                 borrowed.append({"client": client, "label": label, "donor": owner, "pairs": len(pairs)})
-                logger.warning(
-                    "Client %d has no beat of class %d in %s; its %d pairs borrow beats of client %d.",
-                    *(client, label, split, len(pairs), owner),
-                )
             own = np.flatnonzero(of_class & (beat_client == owner))
             order = torch.randperm(
                 len(own), generator=generator(seed, "pairing", split, client, label)
             ).numpy()
             beat[pairs] = own[order[np.arange(len(pairs)) % len(own)]]  # fidelity: pairing-cycle
+        if borrowers:
+            logger.warning(
+                "Clients without beats of class %d in %s borrow those of others (see the data report): %s.",
+                *(label, split, ", ".join(map(str, borrowers))),
+            )
     return _Pairing(beat, borrowed)
 
 

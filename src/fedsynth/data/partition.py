@@ -118,15 +118,16 @@ def assign_records(
     """Client of each ECG record: whole records, dealt round-robin in random order.
 
     Of 1000 draws the first is taken in which every client holds every class; if there is none, the draw with
-    the fewest missing (client, class) cells. Records of a group go to one client.
+    the fewest missing (client, class) cells. Records of a group go to one client. With fewer records (groups
+    count once) than clients, the last clients hold none at all and depend on borrowed beats.
 
     Raises:
-        ConfigError: If there are fewer records (groups count once) than clients.
+        ConfigError: If there is no client, or no record.
     """
     _check_clients(num_clients)
     units = _record_units(records, groups)
-    if len(units) < num_clients:
-        raise ConfigError(f"{len(units)} ECG records cannot serve {num_clients} clients. Use fewer clients.")
+    if not units:
+        raise ConfigError(f"There is no ECG record for {num_clients} clients. Check split_fractions.")
     classes = _classes_by_record(records, labels)
     num_classes = len(np.unique(labels))
     best: dict[int, int] = {}

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from fedsynth.errors import ArtifactError, PrivacyError
+from fedsynth.privacy.composition import composed_epsilon
 from fedsynth.privacy.parameters import check_count, check_delta, check_epsilon
-from fedsynth.privacy.sensitivity import Adjacency
+from fedsynth.privacy.sensitivity import Adjacency, weakest_common
 
 
 class PrivacyTotal(NamedTuple):
@@ -21,6 +22,29 @@ class PrivacyTotal(NamedTuple):
 
     epsilon: float
     delta: float
+
+
+class LedgerPart(NamedTuple):
+    """One kind of Gaussian release inside an entry that is paid for from one (ε, δ).
+
+    Attributes:
+        name: What was released.
+        share: Part of the budget it used, in (0, 1].
+        sensitivity: L2 sensitivity of each release.
+        noise_std: Standard deviation of its noise.
+        num_releases: How many such releases there were, one after the other.
+    """
+
+    name: str
+    share: float
+    sensitivity: float
+    noise_std: float
+    num_releases: int
+
+    @property
+    def mu(self) -> float:
+        """√num_releases Δ/σ: the parameter of Gaussian differential privacy of all of them."""
+        return math.sqrt(self.num_releases) * self.sensitivity / self.noise_std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +63,13 @@ class LedgerEntry:
         sensitivity_range: Smallest and largest L2 sensitivity among them.
         noise_std_range: Smallest and largest noise standard deviation among them.
         composition: Why ``num_releases`` quantities together cost one (ε, δ).
+        parts: The Gaussian releases that are composed, if there are several kinds. Checked: their exact price at
+            δ must not exceed ε.
 
     Raises:
         PrivacyParameterError: For ε, δ or ``num_releases`` out of range.
-        PrivacyError: For a finite ε without adjacency or with noise of standard deviation 0.
+        PrivacyError: For a finite ε without adjacency, with noise of standard deviation 0, or with parts that
+            cost more.
     """
 
     stage: str
@@ -56,6 +83,7 @@ class LedgerEntry:
     sensitivity_range: tuple[float, float]
     noise_std_range: tuple[float, float]
     composition: str = "parallel over disjoint shards"
+    parts: tuple[LedgerPart, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"ledger entry {self.stage!r}"
@@ -73,6 +101,19 @@ class LedgerEntry:
             raise PrivacyError(
                 f"{where} claims epsilon={self.epsilon} but its noise_std_range is {self.noise_std_range}. "
                 "Without noise the price is epsilon=inf."
+            )
+        self._check_parts(where)
+
+    def _check_parts(self, where: str) -> None:
+        if not self.parts:
+            return
+        if any(not part.noise_std > 0 for part in self.parts):
+            raise PrivacyError(f"{where} has a part without noise. Its price is epsilon=inf.")
+        exact = composed_epsilon([part.mu for part in self.parts], self.delta)
+        if exact > self.epsilon * (1 + 1e-9):
+            raise PrivacyError(
+                f"{where} claims epsilon={self.epsilon} but its parts cost {exact:.6g} at delta={self.delta:g}: "
+                f"{', '.join(part.name for part in self.parts)}. Give each of them more noise."
             )
 
     @property
@@ -106,7 +147,8 @@ class LedgerEntry:
         record["adjacency"] = self.adjacency.value if self.adjacency else None
         for name in ("not_covered", "sensitivity_range", "noise_std_range"):
             record[name] = list(record[name])
-        return record
+        parts = record.pop("parts")
+        return record | {"parts": [part._asdict() for part in parts]} if parts else record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> LedgerEntry:
@@ -115,11 +157,11 @@ class LedgerEntry:
         Raises:
             ArtifactError: If keys are missing or unknown, or the adjacency is not one of ours.
         """
-        expected = {field.name for field in fields(cls)}
-        if set(record) != expected:
+        expected = {field.name for field in fields(cls)} - {"parts"}
+        if set(record) - {"parts"} != expected:
             raise ArtifactError(
                 f"A ledger entry has missing keys {sorted(expected - set(record))} and unknown keys "
-                f"{sorted(set(record) - expected)}. It was written by another version; run the stage again."
+                f"{sorted(set(record) - expected - {'parts'})}. It was written by another version; run the stage again."
             )
         values = dict(record)
         try:
@@ -133,6 +175,7 @@ class LedgerEntry:
                 "not_covered": tuple(values["not_covered"]),
                 "sensitivity_range": (low_sensitivity, high_sensitivity),
                 "noise_std_range": (low_std, high_std),
+                "parts": tuple(LedgerPart(**part) for part in values.get("parts", ())),
             }
         except (TypeError, ValueError) as error:
             raise ArtifactError(
@@ -161,18 +204,27 @@ class Ledger:
         An upper bound: entries on disjoint records would cost less, and tighter accountants exist. One
         entry without a guarantee makes the total ε = ∞; an empty ledger costs (0, 0).
 
+        Entries for REPLACE_ONE and REPLACE_ONE_ANY_LABEL add up under REPLACE_ONE, which the other implies.
+
         Raises:
             PrivacyError: If private entries hold for different adjacencies, which do not add up.
         """
-        adjacencies = {entry.adjacency for entry in self._entries if entry.is_private}
-        if len(adjacencies) > 1:
-            names = ", ".join(sorted(adjacency.value for adjacency in adjacencies if adjacency))
+        adjacencies = {entry.adjacency for entry in self._entries if entry.is_private and entry.adjacency}
+        if adjacencies and weakest_common(adjacencies) is None:
+            names = ", ".join(sorted(adjacency.value for adjacency in adjacencies))
             raise PrivacyError(
                 f"The ledger holds guarantees for different adjacencies ({names}), which do not add up. "
                 "Convert the mechanisms to one adjacency first."
             )
         epsilon = math.fsum(entry.epsilon for entry in self._entries)
         return PrivacyTotal(epsilon, min(1.0, math.fsum(entry.delta for entry in self._entries)))
+
+    @property
+    def adjacency(self) -> Adjacency | None:
+        """The relation under which :meth:`total` holds; None if nothing is private or nothing is common."""
+        return weakest_common(
+            {entry.adjacency for entry in self._entries if entry.is_private and entry.adjacency}
+        )
 
     def to_records(self) -> list[dict[str, Any]]:
         """One dictionary of plain JSON types per entry."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedsynth.errors import PrivacyError
 from fedsynth.privacy.parameters import PrivacyParameterError, check_noise_std
 from fedsynth.records import check_tensor
 
@@ -47,3 +50,27 @@ def add_gaussian_noise(
         ) from None
     noise = torch.randn(values.shape, dtype=torch.float64, device=values.device, generator=generator)
     return values + std * noise
+
+
+def client_generators(
+    num_clients: int, seed_generator: Callable[[int], torch.Generator]
+) -> list[torch.Generator]:
+    """One generator per client, no two in the same state.
+
+    Args:
+        num_clients: K.
+        seed_generator: From a client's index to that client's own generator.
+
+    Raises:
+        PrivacyError: If two clients would draw the same noise.
+    """
+    generators = [seed_generator(client) for client in range(num_clients)]
+    owner: dict[bytes, int] = {}
+    for client, generator in enumerate(generators):
+        other = owner.setdefault(generator.get_state().numpy().tobytes(), client)
+        if other != client:
+            raise PrivacyError(
+                f"Clients {other} and {client} got generators in the same state and would share their noise, "
+                "which cancels in the difference of their means. Derive the seed from the client's index."
+            )
+    return generators

@@ -1,4 +1,4 @@
-"""From aligned releases to one Gaussian mixture per class: FedDP-PALD Eqs. (24)-(25).
+"""From aligned releases to one Gaussian mixture per class, and its samples: FedDP-PALD Eqs. (24)-(25).
 
 | symbol    | name      | shape                    |
 |-----------|-----------|--------------------------|
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
+from torch.distributions import LowRankMultivariateNormal
 
 from fedsynth.privacy.parameters import PrivacyParameterError, check_count
 from fedsynth.prototypes.alignment import align_release
@@ -38,20 +39,23 @@ def aggregate(
     variances: Float[Tensor, "client component dim"],
     *,
     floor: float = 1e-6,
+    noise_std: Float[Tensor, "client component"] | None = None,
 ) -> Components:
     """Sample-mass aggregation of one class over its clients.
 
     Implements FedDP-PALD Eq. (24), the law of total variance: with N = Σ_k n^a and shares n^a / N,
     π̃ = N / Σ N,  μ̃ = Σ_k share μ^a,  Σ̃ = Σ_k share [Σ^a + (μ^a - μ̃)²]  (diagonal).
 
-    The second term is the variation between clients. The noise of the means is part of it, so Σ̃ is
-    inflated by up to the mass-weighted mean of σ²; nothing is subtracted.
+    The second term is the variation between clients. The noise of the means is part of it: it inflates the
+    term by Σ_k share (1 - share) σ_k² in expectation (:func:`between_inflation`). As in the paper nothing is
+    subtracted, unless ``noise_std`` is given; the corrected term is kept from falling below 0.
 
     Args:
         counts: n^a, records per client and aligned component; integers or floats, ≥ 0.
         means: μ^a. Where the count is 0 the value is ignored.
         variances: Diagonal of Σ^a, ≥ 0.
         floor: Smallest variance returned, ≥ 0; smaller ones are raised to it.
+        noise_std: σ of every mean, ≥ 0: its known part of the variation is subtracted.
 
     Returns:
         Weights that sum to 1, means, variances; computed in float64, in the dtype of ``means``. A component
@@ -87,13 +91,38 @@ def aggregate(
     within = (share * variances).sum(dim=0)
     # fidelity: noise-in-between-term
     between = (share * (means - mean).square()).sum(dim=0)  # the clients' variation
+    if noise_std is not None:
+        noise_std = check_tensor(noise_std, "noise_std", shape=tuple(means.shape[:2])).double()
+        inflation = between_inflation(share.squeeze(-1), noise_std)  # [component]
+        between = (between - inflation.unsqueeze(-1)).clamp_min(0)
     # fidelity: variance-floor
     variance = (within + between).clamp_min(floor)
     return Components((mass / mass.sum()).to(dtype), mean.to(dtype), variance.to(dtype))
 
 
-def mixture_from_release(release: ShardRelease, *, floor: float = 1e-6) -> Mixture:
+def between_inflation(
+    share: Float[Tensor, "client component"], noise_std: Float[Tensor, "client component"]
+) -> Float[Tensor, " component"]:
+    """What noise adds to the between-client term of Eq. (24), in expectation: Σ_k w_k (1 - w_k) σ_k².
+
+    With μ̃_k = μ_k + e_k and shares w_k that add up to 1, the deviation from the pooled mean gains e_k - Σ_j w_j e_j,
+    of variance σ_k² - 2 w_k σ_k² + Σ_j w_j² σ_j²; weighted by w_k and added up, - 2 Σ w² σ² + Σ w² σ² leaves the
+    formula. Zero for one client, whose noise moves the pooled mean alone. Alignment chooses by the noisy means,
+    so that after it the true inflation is a little smaller; that is not corrected.
+    """
+    return (share * (1 - share) * noise_std.square()).sum(dim=0)
+
+
+def mixture_from_release(
+    release: ShardRelease, *, floor: float = 1e-6, subtract_noise: bool = False
+) -> Mixture:
     """Align the clients and aggregate every class: FedDP-PALD Eqs. (22)-(24).
+
+    Args:
+        release: Of all clients.
+        floor: Smallest variance.
+        subtract_noise: Whether the known noise is taken out of the variation between clients. Post-processing:
+            the noise levels are public.
 
     Raises:
         InvalidTensorError: If a class has no record at any client; the message names it.
@@ -107,7 +136,13 @@ def mixture_from_release(release: ShardRelease, *, floor: float = 1e-6) -> Mixtu
             "Check the partition and the number of classes."
         )
     classes = [
-        aggregate(aligned.counts[:, label], aligned.means[:, label], aligned.variances[:, label], floor=floor)
+        aggregate(
+            aligned.counts[:, label],
+            aligned.means[:, label],
+            aligned.variances[:, label],
+            floor=floor,
+            noise_std=aligned.noise_std[:, label] if subtract_noise else None,
+        )
         for label in range(release.counts.shape[1])
     ]
     weights, means, variances = (torch.stack(parts) for parts in zip(*classes, strict=True))
@@ -118,6 +153,8 @@ def sample_mixture(
     mixture: Mixture, num_per_class: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, "n dim"], Int64[Tensor, " n"]]:
     """Draws from every class: r ~ Cat(π̃_c), h ~ N(μ̃_{c,r}, Σ̃_{c,r}), FedDP-PALD Eq. (25).
+
+    With factors Σ̃ = diag(variances) + F Fᵀ, drawn as √variances z + F z'.
 
     Args:
         mixture: Weights 0 are never drawn.
@@ -140,7 +177,16 @@ def sample_mixture(
     std = mixture.variances.double().sqrt().gather(1, index)
     noise = torch.randn(mean.shape, dtype=torch.float64, device=mean.device, generator=generator)
     labels = torch.arange(num_classes, device=mean.device).repeat_interleave(num_per_class)
-    return (mean + std * noise).reshape(-1, dim).to(mixture.means.dtype), labels
+    drawn = mean + std * noise
+    if mixture.factors is not None:
+        coordinates = torch.randn(
+            (num_classes, num_per_class, mixture.factors.shape[-1]),
+            dtype=torch.float64, device=mean.device, generator=generator,
+        )  # fmt: skip
+        for label in range(num_classes):  # a factor per draw, one class at a time: 64 x 8 doubles each
+            factor = mixture.factors[label].double()[component[label]]  # [draw, dim, rank]
+            drawn[label] += (factor @ coordinates[label].unsqueeze(-1)).squeeze(-1)
+    return drawn.reshape(-1, dim).to(mixture.means.dtype), labels
 
 
 def mixture_log_density(mixture: Mixture, latents: Float[Tensor, "n dim"]) -> Float[Tensor, "n class"]:
@@ -155,9 +201,24 @@ def mixture_log_density(mixture: Mixture, latents: Float[Tensor, "n dim"]) -> Fl
             f"latents have {latents.shape[1]} dimensions, the mixture has {mixture.means.shape[2]}."
         )
     by_class = []
-    for weights, means, variances in zip(mixture.weights, mixture.means, mixture.variances, strict=True):
-        means, variances = means.double(), variances.double()  # [component, dim]
-        distance = ((latents[:, None] - means).square() / variances).sum(dim=-1)  # [n, component]
-        log_normalizer = (2 * math.pi * variances).log().sum(dim=-1)  # [component]
-        by_class.append((weights.double().log() - 0.5 * (distance + log_normalizer)).logsumexp(dim=-1))
+    for label, weights in enumerate(mixture.weights):
+        factors = None if mixture.factors is None else mixture.factors[label].double()
+        log_densities = _normal_log_density(
+            latents, mixture.means[label].double(), mixture.variances[label].double(), factors
+        )  # [n, component]
+        by_class.append((weights.double().log() + log_densities).logsumexp(dim=-1))
     return torch.stack(by_class, dim=1)
+
+
+def _normal_log_density(
+    latents: Float[Tensor, "n dim"],
+    means: Float[Tensor, "component dim"],
+    variances: Float[Tensor, "component dim"],
+    factors: Float[Tensor, "component dim rank"] | None,
+) -> Float[Tensor, "n component"]:
+    if factors is not None:
+        normal = LowRankMultivariateNormal(means, factors, variances, validate_args=False)
+        return normal.log_prob(latents.unsqueeze(1))
+    distance = ((latents[:, None] - means).square() / variances).sum(dim=-1)  # [n, component]
+    log_normalizer = (2 * math.pi * variances).log().sum(dim=-1)  # [component]
+    return -0.5 * (distance + log_normalizer)

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedsynth.errors import PrivacyError
 from fedsynth.privacy.clipping import clip_to_radius
 from fedsynth.privacy.gaussian import analytic_gaussian_std
 from fedsynth.privacy.ledger import LedgerEntry
-from fedsynth.privacy.mechanism import add_gaussian_noise
+from fedsynth.privacy.mechanism import add_gaussian_noise, client_generators
 from fedsynth.privacy.parameters import check_count, check_delta, check_epsilon
 from fedsynth.privacy.sensitivity import Adjacency, shard_mean_sensitivity
 from fedsynth.prototypes.shards import fixed_shards, merge_small_shards, shard_statistics
@@ -97,7 +96,7 @@ def release_prototypes(
         num_shards=num_shards,
     )
     noise_std = _noise_std(statistics.counts, clip_radius, epsilon, delta)
-    generators = _client_generators(num_clients, seed_generator)
+    generators = client_generators(num_clients, seed_generator)
     means = torch.stack(
         [
             add_gaussian_noise(statistics.means[client], noise_std[client].unsqueeze(-1), generators[client])
@@ -148,18 +147,3 @@ def _noise_std(
         sensitivity = shard_mean_sensitivity(clip_radius, size)
         noise_std[counts == size] = analytic_gaussian_std(epsilon, delta, sensitivity)
     return noise_std
-
-
-def _client_generators(
-    num_clients: int, seed_generator: Callable[[int], torch.Generator]
-) -> list[torch.Generator]:
-    generators = [seed_generator(client) for client in range(num_clients)]
-    owner: dict[bytes, int] = {}
-    for client, generator in enumerate(generators):
-        other = owner.setdefault(generator.get_state().numpy().tobytes(), client)
-        if other != client:
-            raise PrivacyError(
-                f"Clients {other} and {client} got generators in the same state and would share their noise, "
-                "which cancels in the difference of their means. Derive the seed from the client's index."
-            )
-    return generators
