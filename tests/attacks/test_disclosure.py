@@ -69,3 +69,11 @@ def test_bad_input_is_refused(changes, message):
     arguments = {"synthetic": _points(4, 0), "train": _points(4, 1), "held_out": _points(4, 2)} | changes
     with pytest.raises(EvaluationError, match=message):
         neighbor_disclosure(**arguments)
+
+
+@pytest.mark.parametrize("cut_quantile", [math.nan, "0.01", None])
+def test_a_quantile_that_is_no_number_is_refused(cut_quantile):
+    with pytest.raises(EvaluationError, match="cut_quantile"):
+        neighbor_disclosure(
+            synthetic=_points(4, 0), train=_points(4, 1), held_out=_points(4, 2), cut_quantile=cut_quantile
+        )

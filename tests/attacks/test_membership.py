@@ -99,3 +99,30 @@ def test_bad_outputs_are_refused(probability, label, message):
             non_member_probability=torch.tensor([[0.5, 0.5]]),
             non_member_label=torch.tensor([0]),
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rows_are_accepted_and_still_tie(dtype):
+    members, others = _softmax(40, 2, 4, 3.0).to(dtype), _softmax(30, 2, 5).to(dtype)
+    result = membership_attack(
+        member_probability=members.requires_grad_(),
+        member_label=torch.zeros(40),
+        non_member_probability=others,
+        non_member_label=torch.ones(30),
+    )
+    assert result.confidence_auroc == result.entropy_auroc
+    expected = roc_auc_score(
+        [1] * 40 + [0] * 30, torch.cat([members, others]).detach().double().max(1).values
+    )
+    assert result.confidence_auroc == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("label", [torch.tensor([0.5]), torch.tensor([torch.nan]), torch.tensor([-1])])
+def test_labels_that_are_no_class_are_refused(label):
+    with pytest.raises(EvaluationError, match="class index"):
+        membership_attack(
+            member_probability=torch.tensor([[0.5, 0.5]]),
+            member_label=label,
+            non_member_probability=torch.tensor([[0.5, 0.5]]),
+            non_member_label=torch.tensor([0]),
+        )

@@ -78,3 +78,47 @@ def test_wrong_statistics_and_latents_are_refused():
         LatentScaler.fit(samples()).standardize(torch.zeros(3, 4))
     with pytest.raises(DiffusionInputError, match="floating-point"):
         LatentScaler.fit(samples()).restore(torch.zeros(3, 5, dtype=torch.int64))
+
+
+def correlated(n: int = 4000, d: int = 6) -> torch.Tensor:
+    stream = torch.Generator().manual_seed(0)
+    line = torch.randn(n, 1, generator=stream, dtype=torch.float64) * 10
+    across = torch.randn(n, d, generator=stream, dtype=torch.float64) * torch.logspace(0, -3, d).double()
+    return line @ torch.ones(1, d).double() + across + 5
+
+
+def test_whitened_samples_have_identity_covariance():
+    h = correlated()
+    x = LatentScaler.fit_whitening(h).standardize(h)
+    torch.testing.assert_close(x.T @ x / len(x), torch.eye(6).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x.mean(0), torch.zeros(6).double(), atol=1e-8, rtol=0)
+
+
+@given(st.integers(2, 40), st.integers(1, 6), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_restore_undoes_whitening(n, d, seed):
+    h = samples(n, d, seed)
+    scaler = LatentScaler.fit_whitening(h)
+    torch.testing.assert_close(scaler.restore(scaler.standardize(h)), h, atol=1e-4, rtol=1e-5)
+
+
+def test_whitening_restores_standard_normal_draws_to_the_moments_of_the_samples():
+    h = correlated()
+    scaler = LatentScaler.fit_whitening(h)
+    assert scaler.basis is not None
+    factor = scaler.basis * scaler.std
+    torch.testing.assert_close(factor @ factor.T, torch.cov(h.T, correction=0), atol=1e-8, rtol=1e-8)
+
+
+def test_whitening_leaves_an_axis_without_variance_at_zero():
+    h = correlated()
+    h[:, 3] = h[:, 2]
+    scaler = LatentScaler.fit_whitening(h)
+    assert scaler.std[-1] == 1
+    assert scaler.standardize(h)[:, -1].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("basis", [torch.ones(5, 5), torch.eye(4), torch.full((5, 5), math.nan)])
+def test_a_basis_that_is_not_orthogonal_is_refused(basis):
+    with pytest.raises(DiffusionInputError, match="orthogonal"):
+        LatentScaler(torch.zeros(5), torch.ones(5), basis)

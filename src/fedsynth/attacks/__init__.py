@@ -2,40 +2,44 @@
 
 from fedsynth.attacks.membership import MembershipAttack, membership_attack
 from fedsynth.attacks.neighbors import NeighborDisclosure, neighbor_disclosure
-from fedsynth.attacks.released_summary import (
-    PairedChange,
-    Release,
-    Spread,
-    SummaryAttack,
-    paired_change,
-    released_summary_attack,
-    shifted_summary_attack,
-    spread,
+from fedsynth.attacks.noise_law import (
+    InverseNoiseFit,
+    auroc_of_index,
+    fit_inverse_noise,
+    sensitivity_index,
 )
+from fedsynth.attacks.released_summary import Release, released_summary_attack, shifted_summary_attack
+from fedsynth.attacks.repetitions import PairedChange, Spread, SummaryAttack, paired_change, spread
 from fedsynth.attacks.summary_scores import (
     Candidates,
     PublicReference,
     ReleasedMeans,
+    ReleasedSecondMoments,
     membership_scores,
     public_reference,
 )
 
 __all__ = [
     "Candidates",
+    "InverseNoiseFit",
     "MembershipAttack",
     "NeighborDisclosure",
     "PairedChange",
     "PublicReference",
     "Release",
     "ReleasedMeans",
+    "ReleasedSecondMoments",
     "Spread",
     "SummaryAttack",
+    "auroc_of_index",
+    "fit_inverse_noise",
     "membership_attack",
     "membership_scores",
     "neighbor_disclosure",
     "paired_change",
     "public_reference",
     "released_summary_attack",
+    "sensitivity_index",
     "shifted_summary_attack",
     "spread",
 ]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_points
+from fedsynth.evaluation.checks import EvaluationError, PointSet, check_class_index, check_points
 from fedsynth.evaluation.ranking import auroc
 
 _TOLERANCE = 1e-4
@@ -46,18 +46,20 @@ def entropy_score(probability: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 
 
 def _check_outputs(probability: PointSet, label: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    values = check_points(probability, f"{name} probabilities").double()
-    labels = as_tensor(label, f"{name} labels").long()
-    sums_to_one = (values.sum(dim=1) - 1).abs() < _TOLERANCE
+    given = check_points(probability, f"{name} probabilities")
+    values = given.double()
+    # Half-precision softmax outputs miss a sum of one by their own rounding.
+    tolerance = max(_TOLERANCE, given.shape[1] * torch.finfo(given.dtype).eps)
+    sums_to_one = (values.sum(dim=1) - 1).abs() < tolerance
     if values.shape[1] < 2 or not bool((values >= 0).all() and sums_to_one.all()):
         raise EvaluationError(
             f"{name} probabilities must be rows [records, classes] of non-negative numbers with sum 1, "
             f"got shape {tuple(values.shape)}. Apply softmax; for a single p1 stack [1 - p1, p1]."
         )
-    if labels.shape != values.shape[:1] or not bool(((labels >= 0) & (labels < values.shape[1])).all()):
+    labels = check_class_index(label, values.shape[1], len(values), f"{name} labels")
+    if labels.device != values.device:
         raise EvaluationError(
-            f"{name} labels must hold one class index in [0, {values.shape[1] - 1}] per record, "
-            f"got shape {tuple(labels.shape)} for {len(values)} records."
+            f"{name} probabilities and labels must be on one device, got {values.device} and {labels.device}."
         )
     return values, labels
 
@@ -92,6 +94,10 @@ def membership_attack(
         raise EvaluationError(
             f"members and non-members must have the same classes, got {members.shape[1]} and "
             f"{others.shape[1]}. Take both from one model."
+        )
+    if members.device != others.device:
+        raise EvaluationError(
+            f"members and non-members must be on one device, got {members.device} and {others.device}."
         )
     probability, label = torch.cat([members, others]), torch.cat([member_labels, other_labels])
     is_member = torch.arange(len(label), device=label.device) < len(members)

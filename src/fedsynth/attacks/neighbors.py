@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, PointSet, check_points, check_same_space
+from fedsynth.evaluation.checks import PointSet, check_number, check_points, check_same_space
 from fedsynth.evaluation.neighbors import nearest_neighbors
 
 
@@ -54,8 +54,9 @@ def neighbor_disclosure(
     Raises:
         EvaluationError: Bad points or a quantile outside [0, 1].
     """
-    if not 0 <= cut_quantile <= 1:
-        raise EvaluationError(f"cut_quantile must be in [0, 1], got {cut_quantile}. The usual value is 0.01.")
+    cut_quantile = check_number(
+        cut_quantile, "cut_quantile", low=0.0, high=1.0, remedy="The usual value is 0.01."
+    )
     points = check_points(synthetic, "synthetic")
     records, unseen = check_points(train, "train", min_points=2), check_points(held_out, "held_out")
     check_same_space(points, records, ("synthetic", "train"))

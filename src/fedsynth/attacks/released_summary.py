@@ -1,7 +1,17 @@
 """Membership inference against the released shard means: can one tell who was in the averages?
 
-The adversary sees exactly what the server sees (`ReleasedMeans`), knows the clipping rule and a public
-reference (class moments of validation latents), and decides for candidate records of known client and class.
+Every adversary sees exactly what the server sees (`ReleasedMeans`), knows the clipping rule, and decides for
+candidate records of known client and class. They differ in what else they know:
+
+| score | also knows |
+|---|---|
+| `matched_filter`, `nearest_prototype`, `likelihood_ratio` | public class moments (validation latents) |
+| `population_likelihood_ratio` | exact moments of that client and class |
+| `known_shard_likelihood_ratio` | and the shard the candidate would be in |
+| `published_likelihood_ratio` | and uses published variances |
+| `variance_likelihood_ratio` | the same, from published variances alone |
+| `second_moment_filter` | exact moments, from published second moments alone |
+| `informed` | all other records, and who replaces the candidate: the adversary of the DP definition |
 
 Two experiments:
 
@@ -15,15 +25,16 @@ Two experiments:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedsynth.attacks.moment_scores import second_moment_filter, variance_likelihood_ratio
+from fedsynth.attacks.population_scores import Cell, informed_scores, population_of, population_scores
+from fedsynth.attacks.repetitions import SummaryAttack, auroc_rows
 from fedsynth.attacks.summary_scores import (
-    SCORES,
     Candidates,
     PublicReference,
     ReleasedMeans,
@@ -31,75 +42,9 @@ from fedsynth.attacks.summary_scores import (
     membership_scores,
 )
 from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_points
-from fedsynth.evaluation.ranking import auroc
 
 #: (latents, labels, clients, generator) -> released shard means; clips, shards and adds noise itself.
 Release = Callable[[Tensor, Tensor, Tensor, torch.Generator], ReleasedMeans]
-
-
-class Spread(NamedTuple):
-    """Over repetitions: mean, sample standard deviation (ddof = 1, NaN for one), 2.5 and 97.5 % quantiles."""
-
-    mean: float
-    std: float
-    low: float
-    high: float
-
-
-def spread(values: Float[Tensor, " repetition"]) -> Spread:
-    """Summary of repetitions. The quantiles describe single repetitions, not the error of their mean.
-
-    Raises:
-        EvaluationError: If there is no repetition.
-    """
-    if values.ndim != 1 or len(values) == 0:
-        raise EvaluationError(
-            f"values must have shape [repetitions] with at least one, got {tuple(values.shape)}. "
-            "Repeat the attack at least once."
-        )
-    values = values.double()
-    low, high = torch.quantile(values, values.new_tensor([0.025, 0.975])).tolist()
-    std = float(values.std(correction=1)) if len(values) > 1 else float("nan")
-    return Spread(mean=float(values.mean()), std=std, low=low, high=high)
-
-
-@dataclass(frozen=True)
-class SummaryAttack:
-    """Outcome of one release: per score name, one value a repetition.
-
-    `score_gap` is the mean score of members minus that of non-members, in units of the score.
-    """
-
-    auroc: dict[str, Float[Tensor, " repetition"]]
-    score_gap: dict[str, Float[Tensor, " repetition"]]
-
-    def auroc_spread(self, score: str = "matched_filter") -> Spread:
-        return spread(self.auroc[score])
-
-    def score_gap_spread(self, score: str = "matched_filter") -> Spread:
-        return spread(self.score_gap[score])
-
-
-class PairedChange(NamedTuple):
-    """AUROC of the private release minus that of the non-private one, on the same candidates."""
-
-    change: Spread
-    num_reduced: int
-    num_repetitions: int
-
-
-def paired_change(
-    private: SummaryAttack, non_private: SummaryAttack, score: str = "matched_filter"
-) -> PairedChange:
-    """How noise changed the attack; negative is protection. Both must come from one call, hence be paired."""
-    first, second = private.auroc[score], non_private.auroc[score]
-    if first.shape != second.shape:
-        raise EvaluationError(
-            f"paired attacks need equally many repetitions, got {len(first)} and {len(second)}. "
-            "Take both from one call."
-        )
-    difference = first - second
-    return PairedChange(spread(difference), int((difference < 0).sum()), len(difference))
 
 
 def half_split(
@@ -140,48 +85,93 @@ def _check_records(
 
 
 class _Trial(NamedTuple):
-    """One repetition: what is released, and who is in question."""
+    """One repetition: what is released, and who is in question. Row i of `non_members` would replace that of
+    `members`, which is row `slots[i]` of `released`."""
 
     released: Candidates
     members: Candidates
     non_members: Candidates
+    slots: Int[Tensor, " pair"]
+
+
+class _Knowledge(NamedTuple):
+    """What adversaries know besides the release."""
+
+    reference: PublicReference
+    population: tuple[Cell, ...]
+    clip_radius: float
+    combine: str
+
+
+def _knowledge(
+    records: Candidates, reference: PublicReference, clip_radius: float, combine: str, *, is_exhaustive: bool
+) -> _Knowledge:
+    clipped = records._replace(latents=clip_latents(records.latents, clip_radius))
+    population = population_of(clipped, is_exhaustive=is_exhaustive)
+    return _Knowledge(reference, population, clip_radius, combine)
 
 
 def _take(records: Candidates, rows: Tensor) -> Candidates:
     return Candidates(*(field[rows] for field in records))
 
 
+def _scores(
+    trial: _Trial, released: ReleasedMeans, knowledge: _Knowledge
+) -> dict[str, Float[Tensor, " candidate"]]:
+    """Every score this release allows, of members and then of non-members."""
+    joined = Candidates(*(torch.cat(pair) for pair in zip(trial.members, trial.non_members, strict=True)))
+    joined = joined._replace(latents=clip_latents(joined.latents, knowledge.clip_radius))
+    rule = released.shard_of_record
+    own = None if rule is None else rule[trial.slots].repeat(2)
+    population = knowledge.population
+    scores = membership_scores(joined, released, knowledge.reference, combine=knowledge.combine)
+    scores |= population_scores(joined, own, released, population)
+    if released.variances is not None:
+        scores["variance_likelihood_ratio"] = variance_likelihood_ratio(joined, own, released, population)
+    best = scores.get("known_shard_likelihood_ratio", scores["population_likelihood_ratio"])
+    # Mean and variance of a Gaussian sample are independent, so their log ratios add up.
+    scores["published_likelihood_ratio"] = best + scores.get("variance_likelihood_ratio", 0.0)
+    if released.second_moments is not None:
+        scores["second_moment_filter"] = second_moment_filter(joined, released.second_moments, population)
+    if rule is not None and own is not None:
+        exact = _exact_means(clip_latents(trial.released.latents, knowledge.clip_radius), rule, released)
+        members, others = joined.latents.chunk(2)
+        scores["informed"] = informed_scores(members, others, own[: len(members)], exact, released)
+    return scores
+
+
+def _exact_means(clipped: Tensor, shard_of_record: Tensor, released: ReleasedMeans) -> Tensor:
+    """The shard means before noise, which the informed adversary can work out but for one record."""
+    sums = torch.zeros_like(released.means, dtype=torch.float64).index_add(0, shard_of_record, clipped)
+    return sums / released.counts.clamp(min=1).unsqueeze(1)
+
+
 def _run(
     trials: Iterator[_Trial],
     releases: Mapping[str, Release],
-    reference: PublicReference,
-    clip_radius: float,
-    combine: str,
+    knowledge: _Knowledge,
     generator: torch.Generator,
 ) -> dict[str, SummaryAttack]:
     """Attack every release on every trial: same candidates and same noise draws for all releases."""
-    outcome: dict[str, dict[str, list[tuple[float, float]]]] = {
-        name: {score: [] for score in SCORES} for name in releases
-    }
+    aurocs: dict[str, dict[str, list[float]]] = {name: {} for name in releases}
+    gaps: dict[str, dict[str, list[float]]] = {name: {} for name in releases}
     for trial in trials:
         noise_seed = int(torch.randint(2**62, (), generator=generator))
-        joined = Candidates(*(torch.cat(pair) for pair in zip(trial.members, trial.non_members, strict=True)))
-        joined = joined._replace(latents=clip_latents(joined.latents, clip_radius))
-        is_member = torch.arange(len(joined.labels)) < len(trial.members.labels)
+        is_member = torch.arange(2 * len(trial.slots)) < len(trial.slots)
         for name, release in releases.items():
-            released = release(*trial.released, torch.Generator().manual_seed(noise_seed))
-            scores = membership_scores(joined, ReleasedMeans(*released), reference, combine=combine)
-            for score, values in scores.items():
-                gap = float(values[is_member].mean() - values[~is_member].mean())
-                outcome[name][score].append((auroc(values, is_member), gap))
-    result = {}
-    for name, by_score in outcome.items():
-        columns = {score: torch.tensor(rows, dtype=torch.float64) for score, rows in by_score.items()}
-        result[name] = SummaryAttack(
-            auroc={score: rows[:, 0] for score, rows in columns.items()},
-            score_gap={score: rows[:, 1] for score, rows in columns.items()},
-        )
-    return result
+            published = release(*trial.released, torch.Generator().manual_seed(noise_seed))
+            scores = _scores(trial, ReleasedMeans(*published), knowledge)
+            table = torch.stack(list(scores.values()))
+            gap = table[:, is_member].mean(dim=1) - table[:, ~is_member].mean(dim=1)
+            found = zip(scores, auroc_rows(table, is_member).tolist(), gap.tolist(), strict=True)
+            for score, value, difference in found:
+                aurocs[name].setdefault(score, []).append(value)
+                gaps[name].setdefault(score, []).append(difference)
+    return {name: SummaryAttack(_columns(aurocs[name]), _columns(gaps[name])) for name in releases}
+
+
+def _columns(rows: Mapping[str, list[float]]) -> dict[str, Tensor]:
+    return {score: torch.tensor(values, dtype=torch.float64) for score, values in rows.items()}
 
 
 def _check_settings(releases: Mapping[str, Release], clip_radius: float, num_repetitions: int) -> None:
@@ -215,21 +205,25 @@ def released_summary_attack(
     (`half_split`). All releases (privacy budgets) meet the same candidates and are given generators in the
     same state, so differences between them are paired; adding a release changes no other's numbers.
 
-    Not covered: the encoder, which was trained on all records alike; adversaries who know the shard of a
-    record or combine releases. Shards hold half as many records as in deployment, which favors the adversary.
+    Member i of a cell and non-member i of that cell form a pair: the non-member is who would take the member's
+    place (replace-one adjacency), in the same shard. Exchanging IN and OUT changes nothing else.
+
+    Not covered: the encoder, which was trained on all records alike; adversaries who combine releases. Shards
+    hold half as many records as in deployment, which favors the adversary.
 
     Args:
         latents, labels, clients: Records to draw from, not clipped.
         reference: From `public_reference`, of records not among `latents`.
         releases: Name -> callable (latents [n, d] float64, labels [n], clients [n], generator) ->
-            `ReleasedMeans`. It is called with unclipped members in record order.
+            `ReleasedMeans`. It is called with unclipped members in record order. Its optional fields
+            decide which attacks are possible.
         clip_radius: C of the releases; candidates are clipped alike before scoring.
         generator: CPU generator of splits and noise.
         num_repetitions: Repetitions.
         combine: How the matched filter combines shards, "sum" or "max".
 
     Returns:
-        For each release, AUROC and mean score gap per repetition and score (`summary_scores.SCORES`).
+        For each release, AUROC and mean score gap per repetition and score (table above).
 
     Raises:
         EvaluationError: Bad inputs, or no cell with two records.
@@ -245,10 +239,14 @@ def released_summary_attack(
     def trials() -> Iterator[_Trial]:
         for _ in range(num_repetitions):
             inside, outside = half_split(cells, generator)
+            # Both are in record order and have equally many of every cell: the i-th of a cell belong together.
+            partner = torch.empty_like(outside)
+            partner[cells[inside].argsort(stable=True)] = outside[cells[outside].argsort(stable=True)]
             members = _take(records, inside)
-            yield _Trial(members, members, _take(records, outside))
+            yield _Trial(members, members, _take(records, partner), torch.arange(len(inside)))
 
-    return _run(trials(), releases, reference, clip_radius, combine, generator)
+    knowledge = _knowledge(records, reference, clip_radius, combine, is_exhaustive=True)
+    return _run(trials(), releases, knowledge, generator)
 
 
 def shifted_summary_attack(
@@ -290,7 +288,10 @@ def shifted_summary_attack(
                 size = min(int((records.labels == c).sum()), int((held_out.labels == c).sum()))
                 inside.append(draw(records, c, size))
                 outside.append(draw(held_out, c, size))
-            members, others = _take(records, torch.cat(inside)), _take(held_out, torch.cat(outside))
-            yield _Trial(records, members, others._replace(clients=members.clients))
+            slots = torch.cat(inside)
+            members, others = _take(records, slots), _take(held_out, torch.cat(outside))
+            yield _Trial(records, members, others._replace(clients=members.clients), slots)
 
-    return _run(trials(), releases, reference, clip_radius, combine, generator)
+    # Held-out records are not from the finite population that is released: the adversary takes a distribution.
+    knowledge = _knowledge(records, reference, clip_radius, combine, is_exhaustive=False)
+    return _run(trials(), releases, knowledge, generator)

@@ -2,32 +2,59 @@
 
 Notation: h clipped candidate latent [d] of class c and client k; μ~_r released mean of shard r of that client
 and class, from n_r records with noise of standard deviation σ_r; m_c, Σ_c mean and covariance of class c in
-public (validation) latents. The adversary knows the candidate's class and client, not its shard.
+public (validation) latents. The adversary knows the candidate's class and client, not its shard. Adversaries who
+know more are in `population_scores`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedsynth.attacks.mean_ratio import mean_likelihood_ratio
 from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_integer, check_points
 
-#: Names of the scores, in the order of `membership_scores`.
+#: Names of the scores of an adversary with public moments, in the order of `membership_scores`.
 SCORES = ("matched_filter", "nearest_prototype", "likelihood_ratio")
 
 
+class ReleasedSecondMoments(NamedTuple):
+    """Noisy second moments E[h hᵀ], one row for whatever group of records a release averages over."""
+
+    moments: Float[Tensor, "group d d"]
+    noise_std: Float[Tensor, " group"]
+    counts: Int[Tensor, " group"]
+    labels: Int[Tensor, " group"]
+    clients: Int[Tensor, " group"]
+
+
 class ReleasedMeans(NamedTuple):
-    """What the server saw: one row a shard. A noise_std of 0 means released without noise."""
+    """What the server saw: one row a shard. A noise_std of 0 means released without noise.
+
+    The optional fields open further attacks (`population_scores`, `moment_scores`):
+
+    Attributes:
+        means, noise_std, counts, labels, clients: Of every shard.
+        shard_of_record: The row of `means` that each released record went into, if the rule is public (fixed
+            shards are: they follow from record numbers). None if shards are secret or chosen from the data.
+        variances: Diagonal of the population covariance of every shard, if published **without noise**.
+        second_moments: If published with noise.
+    """
 
     means: Float[Tensor, "shard d"]
     noise_std: Float[Tensor, " shard"]
     counts: Int[Tensor, " shard"]
     labels: Int[Tensor, " shard"]
     clients: Int[Tensor, " shard"]
+    shard_of_record: Int[Tensor, " released"] | None = None
+    variances: Float[Tensor, "shard d"] | None = None
+    second_moments: ReleasedSecondMoments | None = None
 
 
 class Candidates(NamedTuple):
@@ -44,6 +71,12 @@ class PublicReference:
 
     means: Float[Tensor, "class d"]
     covariances: Float[Tensor, "class d d"]
+
+    @cached_property
+    def eigenvectors(self) -> list[tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]]:
+        """Eigenvalues (not negative) and eigenvectors of every covariance."""
+        pairs = (torch.linalg.eigh(covariance) for covariance in self.covariances)
+        return [(value.clamp(min=0), vector) for value, vector in pairs]
 
 
 def public_reference(latents: PointSet, labels: Int[Tensor, " n"], *, num_classes: int) -> PublicReference:
@@ -106,27 +139,6 @@ def _matched_filter(
     return (candidate @ mean.T) * (count / scale)
 
 
-def _likelihood_ratio(
-    candidate: Float[Tensor, "i d"],
-    mean: Float[Tensor, "r d"],
-    count: Float[Tensor, " r"],
-    noise_std: Float[Tensor, " r"],
-    variance: Float[Tensor, " d"],
-) -> Float[Tensor, "i r"]:
-    """log p(μ~_r | h in shard r) - log p(μ~_r | h not in it), in the eigenbasis of Σ_c with eigenvalues λ.
-
-    Out: μ~ - m ~ N(0, λ/n + σ²). In: N((h - m)/n, λ (n-1)/n² + σ²), one of the n records being known.
-    """
-    n, noise = count.unsqueeze(1), noise_std.square().unsqueeze(1)  # [shard, 1]
-    floor = 1e-12 * float(variance.max().clamp(min=1e-12))
-    var_out = (variance / n + noise).clamp(min=floor)  # [shard, d]
-    var_in = (variance * (n - 1) / n**2 + noise).clamp(min=floor)
-    constant = (mean.square() / var_out - mean.square() / var_in + (var_out / var_in).log()).sum(dim=1)
-    cross = candidate @ (mean / (n * var_in)).T
-    quadratic = candidate.square() @ (1 / (n**2 * var_in)).T
-    return constant / 2 + cross - quadratic / 2
-
-
 def membership_scores(
     candidates: Candidates,
     released: ReleasedMeans,
@@ -153,36 +165,32 @@ def membership_scores(
     """
     if combine not in ("sum", "max"):
         raise EvaluationError(f"combine must be 'sum' or 'max', got {combine!r}.")
-    released = ReleasedMeans(*(field[released.counts > 0] for field in released))
-    scale, counts, noise_std = filter_scale(released), released.counts.double(), released.noise_std.double()
+    scale = filter_scale(released)
     result = {name: candidates.latents.new_zeros(len(candidates.latents)) for name in SCORES}
-    for c in range(len(reference.means)):
-        rows, shards = (candidates.labels == c).nonzero()[:, 0], (released.labels == c).nonzero()[:, 0]
-        if len(rows) == 0 or len(shards) == 0:
+    num_classes = len(reference.means)
+    for cell in torch.unique(candidates.clients * num_classes + candidates.labels).tolist():
+        client, label = divmod(cell, num_classes)
+        rows = ((candidates.clients == client) & (candidates.labels == label)).nonzero()[:, 0]
+        same_class = (released.labels == label) & (released.counts > 0)
+        shards = (same_class & (released.clients == client)).nonzero()[:, 0]
+        latents = candidates.latents[rows]
+        if len(shards) == 0:
+            means = released.means[same_class].double()
+            if len(means):
+                result["nearest_prototype"][rows] = -torch.cdist(latents, means).max()
             continue
-        latents, means = candidates.latents[rows], released.means[shards].double()
-        own: Bool[Tensor, "i r"] = candidates.clients[rows].unsqueeze(1) == released.clients[shards]
-        centered, centered_means = latents - reference.means[c], means - reference.means[c]
-
-        matched = _matched_filter(centered, centered_means, counts[shards], scale[shards])
-        if combine == "sum":
-            result["matched_filter"][rows] = torch.where(own, matched, 0.0).sum(dim=1)
-        else:
-            best = torch.where(own, matched, -torch.inf).max(dim=1).values
-            result["matched_filter"][rows] = torch.where(own.any(dim=1), best, 0.0)
-
-        distance = torch.cdist(latents, means)
-        nearest = torch.where(own, distance, distance.max()).min(dim=1).values
-        result["nearest_prototype"][rows] = -nearest
-
-        eigenvalue, basis = torch.linalg.eigh(reference.covariances[c])
-        ratio = _likelihood_ratio(
+        means, counts = released.means[shards].double(), released.counts[shards].double()
+        centered, centered_means = latents - reference.means[label], means - reference.means[label]
+        matched = _matched_filter(centered, centered_means, counts, scale[shards])
+        result["matched_filter"][rows] = matched.sum(dim=1) if combine == "sum" else matched.max(dim=1).values
+        result["nearest_prototype"][rows] = -torch.cdist(latents, means).min(dim=1).values
+        eigenvalue, basis = reference.eigenvectors[label]
+        ratio = mean_likelihood_ratio(
             centered @ basis,
             centered_means @ basis,
-            counts[shards],
-            noise_std[shards],
-            eigenvalue.clamp(min=0),
+            counts,
+            released.noise_std[shards].double(),
+            eigenvalue,
         )
-        evidence = torch.where(own, ratio, -torch.inf).logsumexp(dim=1) - own.sum(dim=1).double().log()
-        result["likelihood_ratio"][rows] = torch.where(own.any(dim=1), evidence, 0.0)
+        result["likelihood_ratio"][rows] = ratio.logsumexp(dim=1) - math.log(len(shards))
     return result
