@@ -1,0 +1,126 @@
+"""``python -m fedsynth.compare``: finished runs beside each other, from the command line.
+
+    python -m fedsynth.compare                                 all runs of the newest run's experiment
+    python -m fedsynth.compare experiment=feddp_pald,other     all runs of these experiments
+    python -m fedsynth.compare runs=20300101-a,20300101-b      these runs (ids, beginnings of ids, folders)
+    python -m fedsynth.compare last=6 [experiment=…]           the newest six
+
+Further keys: out=FILE.html (default: <log_dir>/compare/<experiments>.html), log_dir=… (default: LOG_DIR or logs),
+logger=wandb (the same content as a W&B run; WANDB_MODE=offline keeps it here).
+Runs that differ in nothing but the seed are averaged. Others never are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedsynth.compare.build import CompareFiles, compare_runs, default_page
+from fedsynth.compare.console import print_comparison
+from fedsynth.compare.selection import select_runs
+from fedsynth.errors import ConfigError, FedSynthError
+
+KEYS = ("runs", "experiment", "last", "out", "log_dir", "logger")
+LOGGERS = ("none", "wandb")
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """The parsed command line."""
+
+    log_dir: Path
+    runs: tuple[str, ...] = ()
+    experiments: tuple[str, ...] = ()
+    last: int | None = None
+    out: Path | None = None
+    logger: str = "none"
+
+
+def parse_arguments(arguments: Sequence[str]) -> CompareRequest:
+    """``key=value`` words to a request.
+
+    Raises:
+        ConfigError: A word without ``=``, an unknown or repeated key, or a value that cannot be.
+    """
+    values: dict[str, str] = {}
+    for word in arguments:
+        key, separator, value = word.lstrip("-").partition("=")
+        if not separator or key not in KEYS:
+            close = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f" Did you mean {close[0]}=…?" if close else ""
+            raise ConfigError(f"Cannot read {word!r}: give key=value with one of {', '.join(KEYS)}.{hint}")
+        if key in values or not value.strip(", "):
+            problem = "given twice" if key in values else "empty"
+            raise ConfigError(f"{key} is {problem}: give it once, with a value.")
+        values[key] = value
+    if "runs" in values and ("experiment" in values or "last" in values):
+        raise ConfigError("runs=… names the runs already: leave out experiment=… and last=….")
+    last = values.get("last")
+    if last is not None and (not last.isdecimal() or int(last) < 1):
+        raise ConfigError(f"last must be a whole number of at least 1, got {last!r}.")
+    logger = values.get("logger", "none")
+    if logger not in LOGGERS:
+        raise ConfigError(f"logger must be one of {', '.join(LOGGERS)}, got {logger!r}.")
+    return CompareRequest(
+        log_dir=Path(values.get("log_dir") or os.environ.get("LOG_DIR") or "logs"),
+        runs=_names(values.get("runs", "")),
+        experiments=_names(values.get("experiment", "")),
+        last=int(last) if last else None,
+        out=Path(values["out"]) if "out" in values else None,
+        logger=logger,
+    )
+
+
+def compare(arguments: Sequence[str], console: Console) -> CompareFiles:
+    """Parse, choose, write the page, print the table, log."""
+    request = parse_arguments(arguments)
+    selection = select_runs(
+        request.log_dir, runs=request.runs, experiments=request.experiments, last=request.last
+    )
+    page = request.out or default_page(request.log_dir, selection.runs)
+    files = compare_runs(selection.runs, page, remarks=selection.remarks)
+    print_comparison(files.grouping, files.results, list(files.remarks), console)
+    for path in (files.picture, files.page):
+        if path is not None:
+            console.print(str(path), markup=False, soft_wrap=True)
+    if request.logger == "wandb":
+        from fedsynth.compare.tracking import log_comparison
+
+        id = log_comparison(files, {"wandb": {}}, files.page.parent)
+        console.print(f"W&B run {id}", markup=False)
+    return files
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0, or 1 with one readable message."""
+    from dotenv import find_dotenv, load_dotenv
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if any(word in ("-h", "--help", "help") for word in words):
+        print(__doc__)
+        return 0
+    load_dotenv(find_dotenv(usecwd=True))  # LOG_DIR; variables that are already set win
+    try:
+        # A file or pipe has no width, and 80 columns would fold the table.
+        compare(words, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
+    except FedSynthError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names between commas or spaces; a folder may have spaces in its name."""
+    parts = [part.strip() for part in text.split(",")]
+    words = [word for part in parts for word in ([part] if Path(part).is_dir() else part.split())]
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
