@@ -62,7 +62,7 @@ _app = RUN_ID=$(_run_id) $(if $(_ranks),$(_torchrun),$(BIN)/python -m) fedsynth.
 # ---- targets ----------------------------------------------------------------------------------------------------
 
 .DEFAULT_GOAL := help
-.PHONY: help train sweep plan report test test-fast lint types format check lock clean clean-logs
+.PHONY: help train sweep plan report reproduce compare test test-fast lint types format check lock clean clean-logs
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -83,11 +83,24 @@ sweep: $(STAMP) ## Run every combination of comma-separated values: make sweep e
 	$(_app) --multirun $(strip $(_default_trainer) $(_hydra))
 	@printf '%s\n' '' 'All runs in one table: make report$(if $(filter experiment,$(_names)), experiment=$(experiment))'
 
+# paper= names the experiment here and is not passed on: in Hydra it is the group of published values.
+_paper := $(if $(filter paper,$(_names)),$(paper))
+_beside_paper = $(strip $(filter-out paper=%,$(_typed)) $(value overrides))
+_seeds := $(if $(filter seed,$(_names)),,hparams_search=seeds)
+
+reproduce: $(STAMP) ## All tables of a paper over its seeds, and one report: make reproduce paper=feddp_pald
+	@$(BIN)/python -m fedsynth.reproduce $(filter paper=% experiment=%,$(_typed))
+	$(_app) --multirun $(strip $(_default_trainer) experiment=$(_paper)/paper $(_seeds) $(_beside_paper))
+	$(BIN)/python -m fedsynth.report experiment=$(_paper)/paper
+
 plan: $(STAMP) ## Show what train would compute and what is stored already, without running it
 	$(BIN)/python -m fedsynth.train plan=true $(strip $(_default_trainer) $(_hydra))
 
 report: $(STAMP) ## Write the report of the newest run, or: make report experiment=feddp_pald | last=3 | runs=a,b
 	$(BIN)/python -m fedsynth.report $(_hydra)
+
+compare: $(STAMP) ## Compare runs on one page: make compare experiment=a,b | runs="x,y" | last=6 [logger=wandb]
+	$(BIN)/python -m fedsynth.compare $(_hydra)
 
 test: $(STAMP) ## Run all tests (real data: DATA_DIR=...); args="-k name" narrows them
 	$(BIN)/python -m pytest $(value args)

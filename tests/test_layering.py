@@ -30,7 +30,9 @@ LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 
 # The loop subclasses protected parts of Lightning; what can break with a new version is in these files.
 # checkpoints.py is the part of the loop that saves and restores it; both are covered by the contract test.
-MAY_USE_LIGHTNING_INTERNALS = {"federated/loop.py", "federated/checkpoints.py", "federated/sharding.py"}
+MAY_USE_LIGHTNING_INTERNALS = {
+    f"federated/{name}.py" for name in ("loop", "client_epoch", "checkpoints", "sharding")
+}
 DRAWERS = {"utils", "util", "helpers", "helper", "misc", "common"}
 
 

@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {
-    "help", "train", "sweep", "plan", "report", "test", "test-fast", "lint", "types", "format", "check",
-    "lock", "clean", "clean-logs",
+    "help", "train", "sweep", "plan", "report", "reproduce", "compare", "test", "test-fast", "lint", "types",
+    "format", "check", "lock", "clean", "clean-logs",
 }  # fmt: skip
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -176,9 +176,35 @@ def test_sweep_is_a_multirun_and_says_how_to_see_the_table(installed: Path) -> N
     assert "make report experiment=feddp_pald" in make("-n", f"VENV={installed}", *words).stdout
 
 
+def reproduce(installed: Path, *words: str) -> list[list[str]]:
+    """The three commands of ``make reproduce``: check, sweep, report."""
+    printed = make("-n", f"VENV={installed}", "reproduce", *words).stdout
+    return [shlex.split(line) for line in printed.splitlines()]
+
+
+def test_reproduce_sweeps_the_paper_s_experiment_over_its_seeds_and_reports_it(installed: Path) -> None:
+    check, sweep, report = reproduce(installed, "paper=feddp_pald", "debug=limit")
+    assert check[1:] == ["-m", "fedsynth.reproduce", "paper=feddp_pald"]
+    assert hydra_arguments(sweep) == [
+        "--multirun",
+        "experiment=feddp_pald/paper",
+        "hparams_search=seeds",
+        "debug=limit",
+    ]
+    assert report[1:] == ["-m", "fedsynth.report", "experiment=feddp_pald/paper"]
+
+
+def test_reproduce_takes_other_seeds_and_devices(installed: Path) -> None:
+    _, sweep, _ = reproduce(installed, "paper=feddp_pald", "seed=1,2", "gpus=2")
+    assert hydra_arguments(sweep) == ["--multirun", "trainer=ddp", "experiment=feddp_pald/paper", "seed=1,2"]
+    assert "--nproc_per_node=2" in sweep
+
+
 def test_plan_and_report_pass_the_same_values(installed: Path) -> None:
     assert hydra_arguments(dry_run(installed, "plan", "experiment=e"))[:2] == ["plan=true", "experiment=e"]
     assert dry_run(installed, "report", "last=3")[1:] == ["-m", "fedsynth.report", "last=3"]
+    words = ("runs=a b", "logger=wandb")
+    assert dry_run(installed, "compare", *words)[1:] == ["-m", "fedsynth.compare", *words]
 
 
 def test_fast_tests_leave_out_slow_and_ddp(installed: Path) -> None:

@@ -17,6 +17,7 @@ from fedsynth.data.sources import DataSource
 from fedsynth.environment import describe_environment, git_commit, prepare_process
 from fedsynth.errors import ConfigError, FedSynthError
 from fedsynth.pipeline.artifacts import ArtifactStore
+from fedsynth.pipeline.budget import describe_prices
 from fedsynth.pipeline.planner import PlannedStage, plan_stages
 from fedsynth.pipeline.ranks import Ranks
 from fedsynth.pipeline.runner import Runner, Selection
@@ -51,6 +52,7 @@ class Run:
         Raises:
             ConfigError: For an unknown setting, a value out of bounds, a broken graph of stages.
             PrivateInputError: If a server-side stage would read private records.
+            BudgetError: If the stages would spend more than privacy.budget.
         """
         check_keys(self.config)
         with self._naming_sources():
@@ -73,12 +75,18 @@ class Run:
             stored = planned.key and self.store.find(planned.name, planned.key, verify=False)
             rows.append((planned, "cached" if stored else "missing"))
         print_plan(rows)
+        prices = describe_prices({planned.name: planned.price for planned, _ in rows})
+        budget = self.config["privacy"].get("budget")
+        console().print(
+            f"Privacy price ε: {prices}; budget {'not set' if budget is None else budget}.", markup=False
+        )
 
     def plan(self, sources: dict[str, DataSource]) -> list[PlannedStage]:
         """The checked plan; its keys are complete when the sources are."""
         trainer = self.config["trainer"]
         with self._naming_sources():
-            return plan_stages(self.config["stages"], trainer, planner_sources(sources))
+            budget = self.config["privacy"].get("budget")
+            return plan_stages(self.config["stages"], trainer, planner_sources(sources), budget)
 
     @contextmanager
     def _naming_sources(self) -> Iterator[None]:

@@ -45,6 +45,13 @@ class PathSettings:
     data_dir: str = setting(remedy="Set DATA_DIR to a folder, or leave it unset.")
 
 
+@dataclass(frozen=True)
+class BudgetSettings:
+    """What the whole run may spend. The rest of ``privacy`` is a matter of the stages."""
+
+    budget: float | None = setting(above=0.0, allow_infinite=True, remedy="An ε, or null for no limit.")
+
+
 def check_run_settings(config: Mapping[str, Any]) -> None:
     """Refuse impossible values of the run, its data and its paths.
 
@@ -58,6 +65,7 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
         (RunSettings, config, ""),
         (DataSettings, config["data"], "data"),
         (PathSettings, config["paths"], "paths"),
+        (BudgetSettings, config["privacy"], "privacy"),
     )
     for settings_type, values, path in sections:
         known = [field.name for field in fields(settings_type)]

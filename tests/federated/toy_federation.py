@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedsynth.federated.client import Federation
 from fedsynth.federated.sharding import ClientShardedStrategy
 from fedsynth.federated.strategies.fedavg import FedAvg
+from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
 from fedsynth.federated.trainer import FederatedTrainer
 from fedsynth.seeding import derive_seed
 
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--every-n-steps", type=int, default=0)
     parser.add_argument("--sync-dist", action="store_true")
     parser.add_argument("--fail-client")
+    parser.add_argument("--fedbn", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     out = Path(options.out)
@@ -253,6 +255,8 @@ def main() -> None:
         changes["strategy"] = ClientShardedStrategy(process_group_backend="gloo")
     changes["enable_checkpointing"] = True
     module = SyncedNet() if options.sync_dist else TinyNet()
+    if options.fedbn:
+        changes["fed"] = federation(strategy=FedBN(batch_norm_names(module)))
     trainer, module = fitted(out, module=module, data=ToyData(sizes), ckpt_path=options.ckpt, **changes)
     torch.save(
         {
@@ -260,6 +264,7 @@ def main() -> None:
             "global_step": trainer.global_step,
             "epoch": trainer.current_epoch,
             "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()},
+            "strategy": trainer.federation.strategy.state_dict(),
         },
         out / f"rank{trainer.global_rank}.pt",
     )

@@ -27,7 +27,7 @@ def pick(records: list[ReportRecord], stage: str, arm: str, metric: str) -> Repo
 def test_records_carry_exactly_the_promised_keys(lab):
     keys = set(collect_records(load(lab, lab.run()))[0].to_dict())
     promised = {"stage", "arm", "metric", "mean", "std", "ci_low", "ci_high", "seeds", "paper"}
-    assert keys == promised | {"interval", "paper_std", "place"}
+    assert keys == promised | {"interval", "paper_std", "place", "paper_low", "paper_high", "paper_outside"}
 
 
 def test_one_run_takes_the_classifier_seed_as_unit(lab):
@@ -212,3 +212,19 @@ def test_find_runs_is_newest_first_and_filters_by_experiment(lab):
     assert [run.run_id for run in find_runs(lab.log_dir)] == ["else", "new", "old"]
     assert [run.run_id for run in find_runs(lab.log_dir, "fake")] == ["new", "old"]
     assert find_runs(lab.log_dir, "nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("interval", "paper", "outside"),
+    [
+        ((0.4, 0.6), 0.5, False),
+        ((0.4, 0.6), 0.7, True),
+        ((0.4, 0.6), 0.60004, False),
+        ((None, None), 0.5, None),
+        ((0.4, 0.6), None, None),
+    ],
+)
+def test_a_published_value_is_outside_when_our_interval_does_not_hold_it(interval, paper, outside):
+    record = ReportRecord("s", "a", "m", 0.5, None, *interval, 1, paper)
+    assert record.paper_is_outside is outside
+    assert record.to_dict()["paper_outside"] is outside

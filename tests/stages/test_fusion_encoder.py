@@ -16,14 +16,14 @@ from fedsynth.data.paired import PairedClients
 from fedsynth.models.encoders import ImageEncoder
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
+from fedsynth.stages.fusion_encoder.evaluation import ARMS
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
-from fedsynth.stages.fusion_encoder.network import load_network, predict
-from fedsynth.stages.fusion_encoder.run import ARMS, NETWORK
+from fedsynth.stages.fusion_encoder.network import load_network, network_numbers, predict
 
 
 def module(**changes: Any) -> FusionEncoder:
     torch.manual_seed(0)
-    network = {name: getattr(settings("fusion_encoder"), name) for name in NETWORK}
+    network = network_numbers(settings("fusion_encoder"))
     return FusionEncoder(
         **{
             "network": network, "modality_dropout": 0.25, "learning_rate": 1e-2, "weight_decay": 0.0,

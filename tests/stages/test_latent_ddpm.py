@@ -13,7 +13,7 @@ from tiny_stages import DIM, equal, run_stage, settings, stage_context, stock_tr
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.latent_ddpm.datamodule import MixtureSamplesData
-from fedsynth.stages.latent_ddpm.module import LatentDDPM, noise_schedule
+from fedsynth.stages.latent_ddpm.module import LatentDDPM, noise_schedule, snapshot_epochs
 
 
 def module(**changes: Any) -> LatentDDPM:
@@ -146,3 +146,31 @@ def test_the_artifact_is_the_average_with_its_scaler(
 @pytest.mark.parametrize("num_timesteps", [20, 100, 1000])
 def test_a_short_linear_schedule_ends_with_as_little_signal_as_the_long_one(num_timesteps: int) -> None:
     assert float(noise_schedule("linear", num_timesteps).alpha_bar[-1]) < 1e-4
+
+
+def test_snapshots_are_the_averages_at_equal_parts_of_the_training() -> None:
+    assert snapshot_epochs(60, 4) == (15, 30, 45)
+    assert snapshot_epochs(10, 3) == (4, 7)
+    assert snapshot_epochs(2, 5) == (1,)  # fewer epochs than snapshots: one each, the end is no snapshot
+    assert snapshot_epochs(60, 1) == ()
+
+
+def test_a_snapshot_equals_the_average_after_its_epoch_and_survives_a_checkpoint(
+    tmp_path: Path, samples: Artifact
+) -> None:
+    class Record(Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            averages.append({k: v.clone() for k, v in pl_module.average.module.state_dict().items()})
+
+    averages: list[dict[str, torch.Tensor]] = []
+    denoiser = module(num_snapshots=2)
+    trainer = stock_trainer(tmp_path, max_epochs=4, callbacks=[Record()])
+    trainer.fit(denoiser, datamodule=data(samples))
+    assert list(denoiser.snapshots) == [2]
+    assert equal(denoiser.snapshots[2], averages[1])
+    assert not equal(denoiser.snapshots[2], averages[3])
+    checkpoint: dict[str, Any] = {}
+    denoiser.on_save_checkpoint(checkpoint)
+    resumed = module(num_snapshots=2)
+    resumed.on_load_checkpoint(checkpoint)
+    assert equal(resumed.snapshots[2], averages[1])

@@ -54,3 +54,15 @@ def test_the_floor_holds_in_every_variance(tmp_path: Path, release: Artifact) ->
         mixed(tmp_path / "a", release, variance_floor=50.0).load("mixture.safetensors")
     )
     assert float(made.variances.min()) >= 50.0
+
+
+def test_subtracting_the_noise_narrows_the_mixture_and_moves_no_mean(
+    tmp_path: Path, release: Artifact
+) -> None:
+    plain = Mixture.from_tensors(mixed(tmp_path / "a", release).load("mixture.safetensors"))
+    corrected = Mixture.from_tensors(
+        mixed(tmp_path / "b", release, subtract_noise=True).load("mixture.safetensors")
+    )
+    assert torch.equal(plain.means, corrected.means)
+    assert bool((corrected.variances <= plain.variances).all())
+    assert bool((corrected.variances < plain.variances).any())

@@ -29,6 +29,11 @@ def check(*words: str) -> set[str]:
         ("model.image_channels=[]", "pretrain_xray.image_channels"),
         ("stages.fusion_encoder.signal_channels=[]", "fusion_encoder.signal_channels"),
         ("model.signal_kernels=[4,3]", "fusion_encoder.signal_kernels"),
+        ("model.modalities=[]", "fusion_encoder.modalities"),
+        ("model.modalities=[image,image]", "fusion_encoder.modalities"),
+        ("model.modalities=[image,video]", "fusion_encoder.modalities"),
+        ("federated.training=alone", "fusion_encoder.training"),
+        ("federated.strategy=fedprox", "fusion_encoder.strategy"),
         ("privacy.epsilon=1.0e7", "release.epsilon"),
         ("privacy.clip_radius=.inf", "release.clip_radius"),
         ("stages.encode.inputs.encoder=pretrain_xray", "encode.inputs.encoder"),
@@ -47,6 +52,14 @@ def test_what_cannot_work_is_refused_under_its_key(word: str, key: str) -> None:
         check(word)
     assert str(caught.value).startswith(f"stages.{key} must ")
     assert caught.value.key == f"stages.{key}"
+
+
+@pytest.mark.parametrize("word", ["model=group_norm", "federated.training=centralized"])
+def test_fedbn_needs_batch_normalization_on_clients(word: str) -> None:
+    assert check("federated=fedbn")
+    with pytest.raises(ConfigError, match="strategy must be fedavg unless") as caught:
+        check("federated=fedbn", word)
+    assert caught.value.key == "stages.fusion_encoder.strategy"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import save_file
 from tiny_stages import equal, run_stage, settings, stage_context
 
+from fedsynth.errors import DataError
 from fedsynth.pipeline.artifacts import Artifact
+from fedsynth.stages.synthesize.selection import validation_auroc
 
 
 @pytest.fixture
@@ -72,3 +74,51 @@ def test_samples_are_in_the_units_of_the_mixture(tmp_path: Path, denoiser: Artif
     after = synthesized(tmp_path / "b", replaced(tmp_path / "moved", denoiser, moved))["latent"]
     mean = stored["scaler.mean"].float()
     torch.testing.assert_close(after, 2 * (before - mean) + mean + 5, atol=1e-4, rtol=1e-4)
+
+
+def selected(folder: Path, denoiser: Artifact, real: Artifact) -> Artifact:
+    inputs = {"denoiser": denoiser, "validation": real}
+    return run_stage("synthesize", settings("synthesize"), inputs, stage_context(folder))
+
+
+def test_the_snapshot_with_the_best_validation_ranking_is_sampled(
+    tmp_path: Path, samples: Artifact, latents: Artifact
+) -> None:
+    trained = stage_context(tmp_path / "ddpm", 4)
+    chosen = settings("latent_ddpm", num_snapshots=2, learning_rate=1e-2)
+    denoiser = run_stage("latent_ddpm", chosen, {"mixture": samples}, trained)
+    made = selected(tmp_path / "selected", denoiser, latents)
+    rows = {(row["arm"], row["metric"]): row["value"] for row in made.manifest["metrics"]}
+    reached = {epoch: rows[f"epoch_{epoch}", "val/auroc"] for epoch in (2, 4)}
+    best = max(sorted(reached), key=lambda epoch: (reached[epoch], epoch))
+    assert rows["selected", "epoch"] == best
+    final = synthesized(tmp_path / "final", denoiser)
+    weights = {
+        name.removeprefix("2/"): tensor for name, tensor in denoiser.load("snapshots.safetensors").items()
+    }
+    scaler = {
+        name: tensor for name, tensor in denoiser.load("denoiser.safetensors").items() if "scaler" in name
+    }
+    early = synthesized(tmp_path / "early", replaced(tmp_path / "weights", denoiser, {**weights, **scaler}))
+    assert equal(made.load("samples.safetensors"), {2: early, 4: final}[best])
+    assert not equal(early, final)
+
+
+def test_validation_latents_of_one_class_are_refused(latents: Artifact) -> None:
+    real = latents.load("latents.safetensors")
+    with pytest.raises(DataError, match="validation latents hold one class only"):
+        validation_auroc(
+            real["train.latent"], real["train.label"],
+            validation=real["val.latent"], validation_labels=torch.ones_like(real["val.label"]),
+        )  # fmt: skip
+
+
+def test_probe_ranks_separated_classes_perfectly_and_noise_by_chance() -> None:
+    stream = torch.Generator().manual_seed(0)
+    label = torch.arange(2000) % 2
+    noise = torch.randn(2000, 4, generator=stream)
+    far = noise + 20 * label[:, None]
+    assert validation_auroc(far, label, validation=far, validation_labels=label) == 1.0
+    # Chance: 0.5 with a standard error of 1 / sqrt(12 n) ≈ 0.013 for classes of 1,000.
+    fresh = torch.randn(2000, 4, generator=stream)
+    assert abs(validation_auroc(noise, label, validation=fresh, validation_labels=label) - 0.5) < 0.06

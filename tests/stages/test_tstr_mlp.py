@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from tiny_stages import DIM, artifact, equal, run_stage, settings, stage_context, stock_trainer, values
 
 from fedsynth.errors import DataError
-from fedsynth.evaluation import balanced_accuracy_threshold
+from fedsynth.evaluation import balanced_accuracy_threshold, expected_calibration_error
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.tstr_mlp.datamodule import ArmLatentsData
 from fedsynth.stages.tstr_mlp.module import TSTRClassifier
@@ -62,6 +62,31 @@ def test_scores_and_thresholds_are_those_of_the_stored_probabilities(
     assert not torch.equal(scores["test.probability"][0], scores["test.probability"][1])
 
 
+def test_probabilities_are_those_of_the_stored_logits(
+    tmp_path: Path, samples: Artifact, latents: Artifact
+) -> None:
+    scores = classify(tmp_path / "tstr", samples, latents).load("scores.safetensors")
+    for split in ("val", "test"):
+        assert scores[f"{split}.logit"].dtype == torch.float64
+        assert torch.equal(scores[f"{split}.logit"].sigmoid(), scores[f"{split}.probability"])
+
+
+def test_confusion_counts_and_both_calibration_errors_are_reported(
+    tmp_path: Path, samples: Artifact, latents: Artifact
+) -> None:
+    made = classify(tmp_path / "tstr", samples, latents)
+    scores, reported = made.load("scores.safetensors"), values(made)
+    label = scores["test.label"]
+    for row, seed in enumerate((1, 2)):
+        found = {metric: value for (_, metric, s), value in reported.items() if s == seed}
+        called = scores["test.probability"][row] >= found["test/threshold"]
+        counts = [int(((label == a) & (called == b)).sum()) for a, b in ((0, 0), (0, 1), (1, 0), (1, 1))]
+        assert [found[f"test/{name}"] for name in ("tn", "fp", "fn", "tp")] == counts
+        for name, bins in (("ece", 15), ("ece_10", 10)):
+            wanted = expected_calibration_error(scores["test.probability"][row], label, bins)
+            assert found[f"test/{name}"] == wanted
+
+
 def test_test_labels_choose_nothing(tmp_path: Path, samples: Artifact, latents: Artifact) -> None:
     tensors = latents.load("latents.safetensors")
     tensors["test.label"] = 1 - tensors["test.label"]
@@ -101,6 +126,9 @@ def test_an_arm_is_all_real_training_latents_or_equally_many_samples_of_each_cla
     latent, label = training_latents(samples, 3)
     assert label.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(latent, torch.cat([stored["latent"][:3], stored["latent"][32:35]]))
+    latent, label = training_latents(samples, None)  # all of them
+    assert torch.equal(latent, stored["latent"])
+    assert torch.equal(label, stored["label"])
 
 
 def test_a_constant_dimension_does_not_break_standardization(tmp_path: Path, latents: Artifact) -> None:

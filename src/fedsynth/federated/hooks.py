@@ -1,6 +1,6 @@
 """The hooks a round adds to Lightning's, for callbacks and modules that define them.
 
-    on_client_start(client)         the global model is in place, nothing trained yet
+    on_client_start(client)         the client's starting model is in place (FedAvg: the global one), nothing trained yet
     on_client_end(update)           the module holds the global model again; the client's is in the update
     on_before_aggregate(updates)    once a round, all updates in canonical order
     on_after_aggregate(updates)     the module holds the new global model

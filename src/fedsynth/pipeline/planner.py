@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.errors import ConfigError, PrivateInputError
+from fedsynth.pipeline.budget import check_budget
 from fedsynth.pipeline.fingerprint import code_digest, fingerprint
 from fedsynth.pipeline.settings import build_settings, key_values, unknown_key
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, find_stage
@@ -39,6 +40,11 @@ class PlannedStage:
     key: str
     key_parts: Mapping[str, Any]
 
+    @property
+    def price(self) -> tuple[float, float] | None:
+        """(ε, δ) that the stage releases at; None if nothing leaves the clients here, or only the auditor sees it."""
+        return None if self.side is Side.AUDITOR else self.stage.price(self.settings)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -52,6 +58,7 @@ def plan_stages(
     stages: Mapping[str, Mapping[str, Any]],
     trainer: Mapping[str, Any],
     sources: Mapping[str, Source],
+    budget: float | None = None,
 ) -> list[PlannedStage]:
     """The stages in the order they run, each checked against its settings and the privacy boundary.
 
@@ -60,16 +67,19 @@ def plan_stages(
         trainer: Hardware arguments; each stage's own ``trainer`` (its schedule) is laid over them.
         sources: Data sources by name. One without a digest leaves the keys that depend on it empty; one that
             is not named here counts as private and not there.
+        budget: The ε that all stages together may spend on one record; None is no limit.
 
     Raises:
         ConfigError: For an unknown kind, setting or input, or a cycle.
         PrivateInputError: If a server-side stage reads private records or a private artifact.
+        BudgetError: If the stages would spend more than the budget.
     """
     check_trainer(trainer, "trainer")
     _check_shapes(stages)
     planned: dict[str, PlannedStage] = {}
     for name in _order(stages):
         planned[name] = _plan_one(name, stages[name], trainer, sources, planned)
+    check_budget({name: one.price for name, one in planned.items()}, budget)
     return list(planned.values())
 
 

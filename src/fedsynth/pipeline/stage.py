@@ -168,6 +168,8 @@ class Stage:
         data: Names of the data sources it reads.
         trains: Whether every process takes part (a Trainer); a computed stage runs on rank zero only.
         uncovered: What leaves the clients here without a formal guarantee, given the settings.
+        price: (ε, δ) of what leaves the clients here, from the settings alone; (∞, 0) for a release without
+            guarantee, None for a stage that releases nothing.
     """
 
     kind: str
@@ -181,6 +183,7 @@ class Stage:
     data: tuple[str, ...] = ()
     trains: bool = False
     uncovered: Callable[[Any], tuple[str, ...]] = lambda settings: ()
+    price: Callable[[Any], tuple[float, float] | None] = lambda settings: None
 
     def load(self) -> RunFunction:
         """Import the function that runs the stage (and with it torch)."""

@@ -4,6 +4,7 @@
     python -m fedsynth.report experiment=feddp_pald             its newest run of each seed, combined
     python -m fedsynth.report runs=20300101-a,20300101-b        these runs (ids or folders), combined
     python -m fedsynth.report last=3 [experiment=…]             the newest three runs, combined
+    python -m fedsynth.report variance=feddp_pald/variance      variance components over runs of a crossed design
 
 Further keys: log_dir=… (default: LOG_DIR or logs), output=… (default below), allow_mixed=true.
 One run is reported in its own folder, several in <log_dir>/reports/<experiment>.
@@ -25,8 +26,9 @@ from fedsynth.report.build import ReportFiles, build_report
 from fedsynth.report.compatibility import differences
 from fedsynth.report.console import print_headline
 from fedsynth.report.runs import RUN_FILE, Run, find_runs, load_run, quote_runs
+from fedsynth.report.variance import variance_report
 
-KEYS = ("experiment", "runs", "last", "log_dir", "output", "allow_mixed")
+KEYS = ("experiment", "runs", "last", "variance", "log_dir", "output", "allow_mixed")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Request:
     experiment: str | None = None
     runs: tuple[str, ...] = ()
     last: int | None = None
+    variance: str | None = None
     output: Path | None = None
     allow_mixed: bool = False
 
@@ -61,6 +64,8 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
         values[key] = value
     if "runs" in values and ("experiment" in values or "last" in values):
         raise ConfigError("runs=… names the runs already: leave out experiment=… and last=….")
+    if "variance" in values and {"experiment", "runs", "last", "allow_mixed"} & set(values):
+        raise ConfigError("variance=… names the experiment whose runs are decomposed: give it alone.")
     last = values.get("last")
     if last is not None and (not last.isdecimal() or int(last) < 1):
         raise ConfigError(f"last must be a whole number of at least 1, got {last!r}.")
@@ -72,6 +77,7 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
         experiment=values.get("experiment"),
         runs=tuple(word for word in values.get("runs", "").split(",") if word),
         last=int(last) if last else None,
+        variance=values.get("variance"),
         output=Path(values["output"]) if "output" in values else None,
         allow_mixed=mixed == "true",
     )
@@ -137,9 +143,15 @@ def output_folder(request: Request, runs: Sequence[Run]) -> Path:
     return request.log_dir / "reports" / runs[0].experiment
 
 
-def report(arguments: Sequence[str], console: Console) -> ReportFiles:
-    """Parse, choose, build, print the headline table."""
+def report(arguments: Sequence[str], console: Console) -> ReportFiles | None:
+    """Parse, choose, build, print the headline table; None for a decomposition of variance."""
     request = parse_arguments(arguments)
+    if request.variance is not None:
+        paths = variance_report(request.log_dir, request.variance, request.output)
+        console.print(paths[0].read_text(encoding="utf-8"), markup=False)
+        for path in paths[:3]:
+            console.print(str(path), markup=False, soft_wrap=True)
+        return None
     runs, remarks = choose_runs(request)
     for remark in remarks:
         console.print(f"note: {remark}", markup=False)

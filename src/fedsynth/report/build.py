@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +11,30 @@ from pathlib import Path
 from fedsynth.report.compatibility import require_comparable
 from fedsynth.report.content import ReportContent
 from fedsynth.report.drawing import save_png
+from fedsynth.report.files import replace_file
 from fedsynth.report.gallery import HISTORY_KINDS, build_gallery
 from fedsynth.report.html import render_html
 from fedsynth.report.markdown import render_markdown
 from fedsynth.report.records import ReportRecord, collect_records
 from fedsynth.report.runs import load_run
+from fedsynth.report.section import Material
+from fedsynth.report.sections import FIGURE_NAMES as SECTION_FIGURES
+from fedsynth.report.sections import build_sections
+from fedsynth.report.stored import NotRunError
+from fedsynth.report.variance import FIGURE as VARIANCE_FIGURE
+from fedsynth.report.variance import variance_section
 
 #: Every figure name this program can write; a stale one of an earlier report is removed.
-FIGURE_NAMES = frozenset(
-    ["partition", "roc", "precision_recall", "latent_pca", "neighbor_distances", "calibration"]
+FIGURE_NAMES = SECTION_FIGURES | frozenset(
+    [
+        VARIANCE_FIGURE,
+        "partition",
+        "roc",
+        "precision_recall",
+        "latent_pca",
+        "neighbor_distances",
+        "calibration",
+    ]
     + [f"learning_{kind}" for kind in HISTORY_KINDS]
 )
 
@@ -68,10 +81,23 @@ def build_report(
     records = collect_records(runs, allow_mixed=allow_mixed)
     simulated = any(run.is_simulated for run in runs)
     gallery = build_gallery(runs, simulated=simulated)
-    content = ReportContent(runs=runs, records=tuple(records), gallery=gallery, mixed=tuple(mixed))
+    sections, left_out = build_sections(Material(runs, tuple(records)))
+    try:
+        found = variance_section(Path(log_dir), runs[0].experiment, simulated)
+        sections += [found] if found else []
+    except NotRunError as reason:
+        left_out.append(f"Variance between runs: left out, {reason}")
+    content = ReportContent(
+        runs=runs,
+        records=tuple(records),
+        gallery=gallery,
+        mixed=tuple(mixed),
+        sections=tuple(sections),
+        left_out=tuple(left_out),
+    )
 
     images: dict[str, bytes] = {}
-    for item in gallery.figures:
+    for item in content.figures:
         buffer = io.BytesIO()
         save_png(item.figure, buffer)
         images[f"figures/{item.name}.png"] = buffer.getvalue()
@@ -80,28 +106,13 @@ def build_report(
     data = json.dumps(content.to_json(), indent=1, allow_nan=False, ensure_ascii=False, default=str)
 
     output_dir = Path(output_dir)
-    paths = [_replace(output_dir / name, content_bytes) for name, content_bytes in images.items()]
-    for name in FIGURE_NAMES - {item.name for item in gallery.figures}:
+    paths = [replace_file(output_dir / name, content_bytes) for name, content_bytes in images.items()]
+    for name in FIGURE_NAMES - {item.name for item in content.figures}:
         (output_dir / "figures" / f"{name}.png").unlink(missing_ok=True)
     return ReportFiles(
-        markdown=_replace(output_dir / "report.md", markdown.encode()),
-        html=_replace(output_dir / "report.html", page.encode()),
-        json=_replace(output_dir / "report.json", (data + "\n").encode()),
+        markdown=replace_file(output_dir / "report.md", markdown.encode()),
+        html=replace_file(output_dir / "report.html", page.encode()),
+        json=replace_file(output_dir / "report.json", (data + "\n").encode()),
         figures=tuple(paths),
         content=content,
     )
-
-
-def _replace(path: Path, content: bytes) -> Path:
-    """Write a file in one step: a temporary sibling, then a rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path

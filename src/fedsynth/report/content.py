@@ -7,21 +7,35 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedsynth.report.gallery import Gallery
-from fedsynth.report.glossary import is_headline
+from fedsynth.report.branches import compares_branches
+from fedsynth.report.gallery import Gallery, ReportFigure
+from fedsynth.report.glossary import FIRST_LOOK_METRICS, is_headline, metric_key
 from fedsynth.report.privacy_scope import ledger_entries, uncovered
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.runs import Run
+from fedsynth.report.section import Section
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Runs, what was measured, what was drawn. ``mixed``: differences that ``allow_mixed`` let through."""
+    """Runs, what was measured, what was drawn, sections of results.
+
+    Attributes:
+        mixed: Differences that ``allow_mixed`` let through.
+        left_out: A line for each section that lacks a file it needs.
+    """
 
     runs: tuple[Run, ...]
     records: tuple[ReportRecord, ...]
     gallery: Gallery
     mixed: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def figures(self) -> tuple[ReportFigure, ...]:
+        """Every figure of the report: the gallery's, then those of the sections."""
+        return (*self.gallery.figures, *(item for section in self.sections for item in section.figures))
 
     @property
     def simulated(self) -> bool:
@@ -39,11 +53,11 @@ class ReportContent:
     @cached_property
     def headline(self) -> list[ReportRecord]:
         """Records of the headline table: by metric name, else those with a published value, else all."""
-        return (
-            [record for record in self.records if is_headline(record.stage, record.arm, record.metric)]
-            or [record for record in self.records if record.paper is not None]
-            or list(self.records)
-        )
+        named = [record for record in self.records if is_headline(record.stage, record.arm, record.metric)]
+        if compares_branches(record.stage for record in self.records):
+            # The sections compare everything; here only what a first look needs.
+            named = [record for record in named if metric_key(record.metric) in FIRST_LOOK_METRICS]
+        return named or [record for record in self.records if record.paper is not None] or list(self.records)
 
     def caption(self, text: str) -> str:
         """A table's caption, marked when the data is simulated."""
@@ -66,8 +80,8 @@ class ReportContent:
                 for run in self.runs
             },
             "differences": list(self.mixed),
-            "figures": [item.name for item in self.gallery.figures],
-            "left_out": list(self.gallery.left_out),
+            "figures": [item.name for item in self.figures],
+            "left_out": [*self.gallery.left_out, *self.left_out],
         }
         plain = plain_json(value)
         assert isinstance(plain, dict)

@@ -6,7 +6,6 @@ Figures of several runs: ROC and precision-recall curves use every run; the othe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedsynth.errors import ArtifactError
 from fedsynth.report import figures
+from fedsynth.report.branches import is_variant
 from fedsynth.report.glossary import arm_title, stage_title
 from fedsynth.report.runs import Run, StageResult
+from fedsynth.report.stored import NotRunError, find_stage, not_run, read_arrays, read_history, read_scores
 
 Array = NDArray[Any]
 
 #: Stage kinds with a history.json, and how its rows are counted.
+#: Systems in one figure, beyond which only the main branch is drawn.
+MOST_CURVES = 4
 HISTORY_KINDS = ("pretrain_xray", "fusion_encoder", "latent_ddpm")
 
 
@@ -42,10 +44,6 @@ class Gallery:
 
     figures: tuple[ReportFigure, ...]
     left_out: tuple[str, ...]
-
-
-class _NotRun(Exception):
-    """What a figure needs is not there; the message completes 'left out: …'."""
 
 
 def build_gallery(runs: Sequence[Run], *, simulated: bool) -> Gallery:
@@ -76,23 +74,23 @@ def build_gallery(runs: Sequence[Run], *, simulated: bool) -> Gallery:
     for title, draw in jobs:
         try:
             drawn.append(draw())
-        except _NotRun as reason:
+        except NotRunError as reason:
             left_out.append(f"{title}: left out, {reason}")
     return Gallery(tuple(drawn), tuple(left_out))
 
 
 def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
-    stage = _stage(run, "clients")
+    stage = find_stage(run, "clients")
     rows = (stage.notes.get("report") or {}).get("clients")
     if not rows:
-        raise _NotRun(f"stage {stage.name} (kind clients) left no counts in its notes")
+        raise NotRunError(f"stage {stage.name} (kind clients) left no counts in its notes")
     counts = {}
     for field, title in (("images_by_class", "X-ray images"), ("beats_by_class", "ECG beats")):
         if all(isinstance(row.get(field), dict) for row in rows):
             classes = range(max(2, 1 + max(int(label) for row in rows for label in row[field])))
             counts[title] = np.array([[int(row[field].get(str(c), 0)) for c in classes] for row in rows])
     if not counts:
-        raise _NotRun(f"the notes of stage {stage.name} give no counts per class")
+        raise NotRunError(f"the notes of stage {stage.name} give no counts per class")
     return ReportFigure(
         "partition",
         "Data partition",
@@ -107,8 +105,8 @@ def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
 
 
 def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
-    stage = _stage(run, kind)
-    rows = _read_history(stage)
+    stage = find_stage(run, kind)
+    rows = read_history(stage)
     counter = "round" if "round" in rows[0] else "epoch"
     # One epoch of the federated loop is one communication round.
     axis = "round" if kind == "fusion_encoder" else counter
@@ -121,7 +119,7 @@ def _learning(run: Run, kind: str, one: str, simulated: bool) -> ReportFigure:
             y = np.array([_float(row.get(name)) for row in rows])
             panels.setdefault(panel, {})[line] = (x[np.isfinite(y)], y[np.isfinite(y)])
     if not panels:
-        raise _NotRun(f"history.json of stage {stage.name} holds no loss and no score")
+        raise NotRunError(f"history.json of stage {stage.name} holds no loss and no score")
     ordered: dict[str, dict[str, tuple[Array, Array]]]
     ordered = {name: panels[name] for name in ("Loss", "Score", "Training loss per client") if name in panels}
     return ReportFigure(
@@ -157,17 +155,17 @@ def _place(name: str) -> tuple[str | None, str]:
 def _curves(runs: Sequence[Run], which: str, simulated: bool) -> ReportFigure:
     systems: dict[str, list[figures.Unit]] = {}
     for run in runs:
-        for stage in run.of_kind("tstr_mlp"):
-            label, probability = _scores(stage)
+        for stage in main_stages(run, "tstr_mlp"):
+            label, probability = read_scores(stage)
             if label.min() == label.max():
-                raise _NotRun(f"the test records of stage {stage.name} are of one class")
+                raise NotRunError(f"the test records of stage {stage.name} are of one class")
             seeds = [(label, row) for row in probability]
             # The unit of the tables: the run when there are several, else the classifier seed.
             systems.setdefault(_arm(stage), []).extend(
                 [seeds] if len(runs) > 1 else [[seed] for seed in seeds]
             )
     if not systems:
-        raise _NotRun(_not_run("tstr_mlp"))
+        raise NotRunError(not_run("tstr_mlp"))
     units = "runs" if len(runs) > 1 else "classifier seeds"
     if which == "roc":
         return ReportFigure(
@@ -187,16 +185,16 @@ def _curves(runs: Sequence[Run], which: str, simulated: bool) -> ReportFigure:
 
 
 def _latents(run: Run, one: str, simulated: bool) -> ReportFigure:
-    encode = _stage(run, "encode")
-    real = _read_arrays(encode, "latents.safetensors", "train.latent", "train.label")
+    encode = find_stage(run, "encode")
+    real = read_arrays(encode, "latents.safetensors", "train.latent", "train.label")
     sources: dict[str, tuple[Array, Array]] = {"real (training)": (real[0], real[1])}
     for kind in ("mix", "synthesize"):
-        for stage in run.of_kind(kind):
+        for stage in main_stages(run, kind):
             if (stage.path / "samples.safetensors").is_file():
-                latent, label = _read_arrays(stage, "samples.safetensors", "latent", "label")
+                latent, label = read_arrays(stage, "samples.safetensors", "latent", "label")
                 sources[stage_title(stage.name)] = (latent, label)
     if len(sources) == 1:
-        raise _NotRun(f"{_not_run('mix')}, {_not_run('synthesize')}")
+        raise NotRunError(f"{not_run('mix')}, {not_run('synthesize')}")
     return ReportFigure(
         "latent_pca",
         "Latent space",
@@ -207,7 +205,7 @@ def _latents(run: Run, one: str, simulated: bool) -> ReportFigure:
 
 
 def _distances(run: Run, one: str, simulated: bool) -> ReportFigure:
-    train, held_out = _read_arrays(_stage(run, "audit"), "distances.safetensors", "train", "held_out")
+    train, held_out = read_arrays(find_stage(run, "audit"), "distances.safetensors", "train", "held_out")
     return ReportFigure(
         "neighbor_distances",
         "Nearest-neighbor distances",
@@ -220,12 +218,12 @@ def _distances(run: Run, one: str, simulated: bool) -> ReportFigure:
 def _calibration(run: Run, one: str, simulated: bool) -> ReportFigure:
     systems: dict[str, tuple[Array, Array]] = {}
     for kind in ("fusion_encoder", "tstr_mlp"):
-        for stage in run.of_kind(kind):
+        for stage in main_stages(run, kind):
             if (stage.path / "scores.safetensors").is_file():
-                label, probability = _scores(stage)
+                label, probability = read_scores(stage)
                 systems[_arm(stage)] = (np.tile(label, len(probability)), probability.reshape(-1))
     if not systems:
-        raise _NotRun(f"{_not_run('fusion_encoder')}, {_not_run('tstr_mlp')}")
+        raise NotRunError(f"{not_run('fusion_encoder')}, {not_run('tstr_mlp')}")
     return ReportFigure(
         "calibration",
         "Calibration",
@@ -235,65 +233,16 @@ def _calibration(run: Run, one: str, simulated: bool) -> ReportFigure:
     )
 
 
+def main_stages(run: Run, kind: str) -> list[StageResult]:
+    """Stages of a kind; of more than four those of the main branch only, or a figure could not be read."""
+    found = run.of_kind(kind)
+    if len(found) <= MOST_CURVES:
+        return found
+    if kind == "fusion_encoder":
+        return found[:1]  # the federated encoder, which the others are compared with
+    return [stage for stage in found if not is_variant(stage.name)] or found[:MOST_CURVES]
+
+
 def _arm(stage: StageResult) -> str:
     arms = {str(row.get("arm") or "") for row in stage.metrics} - {""}
     return arm_title(arms.pop()) if len(arms) == 1 else stage_title(stage.name)
-
-
-def _not_run(kind: str) -> str:
-    return f"no stage of kind {kind} has been run"
-
-
-def _stage(run: Run, kind: str) -> StageResult:
-    found = run.of_kind(kind)
-    if not found:
-        raise _NotRun(_not_run(kind))
-    return found[0]
-
-
-def _scores(stage: StageResult) -> tuple[Array, Array]:
-    """Labels [n] and probabilities [seed, n] on the test records."""
-    probability, label = _read_arrays(stage, "scores.safetensors", "test.probability", "test.label")
-    label, probability = label.reshape(-1).astype(int), np.atleast_2d(probability)
-    if probability.shape[-1] != len(label):
-        raise ArtifactError(
-            f"{stage.path / 'scores.safetensors'}: test.probability must be [seed, {len(label)}],"
-            f" got {list(probability.shape)}. Delete the artifact folder and run again."
-        )
-    return label, probability
-
-
-def _read_arrays(stage: StageResult, file: str, *names: str) -> tuple[Array, ...]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = stage.path / file
-    if not path.is_file():
-        raise _NotRun(f"stage {stage.name} left no {file}")
-    try:
-        arrays = load_file(path)
-    except SafetensorError as error:
-        raise ArtifactError(f"{path} is damaged ({error}). Delete its folder and run again.") from error
-    lacking = [name for name in names if name not in arrays]
-    if lacking:
-        held = ", ".join(sorted(arrays))
-        raise ArtifactError(f"{path} lacks {', '.join(lacking)}; it holds {held}. Run again.")
-    for name in names:
-        if count := int((~np.isfinite(arrays[name])).sum()):
-            raise _NotRun(f"stage {stage.name} diverged: {file} holds {count} non-finite values in {name}")
-    return tuple(arrays[name] for name in names)
-
-
-def _read_history(stage: StageResult) -> list[dict[str, Any]]:
-    path = stage.path / "history.json"
-    if not path.is_file():
-        raise _NotRun(f"stage {stage.name} left no history.json")
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ArtifactError(f"{path} is no valid JSON ({error}). Delete its folder and run again.") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ArtifactError(f"{path} must hold a list of objects, one per round or epoch. Run again.")
-    if not rows:
-        raise _NotRun(f"history.json of stage {stage.name} is empty")
-    return rows

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
+from fedsynth.report.branches import is_variant
+
 STAGE_TITLES = {
     "clients": "clients and their data",
     "pretrain_xray": "X-ray encoder pretraining",
     "fusion_encoder": "federated encoder",
+    "fusion_random_init": "federated encoder, random initialization",
+    "fusion_centralized": "centralized encoder, gated fusion",
+    "fusion_centralized_mean": "centralized encoder, mean fusion",
+    "fusion_image_only": "federated encoder, X-ray only",
+    "fusion_ecg_only": "federated encoder, ECG only",
     "encode": "latents of the frozen encoder",
     "release": "private release",
     "release_nonprivate": "release without privacy",
@@ -17,8 +26,23 @@ STAGE_TITLES = {
     "tstr_mixture": "classifier trained on mixture samples",
     "tstr_nonprivate_mixture": "classifier trained on non-private mixture samples",
     "tstr_diffusion": "classifier trained on diffusion samples",
+    "tstr_diffusion_primary": "classifier trained on selected diffusion samples",
+    "synthesize_primary": "selected diffusion samples",
     "audit": "audit",
+    "encoder_attack": "attacks on the encoder",
+    "failure_analysis": "failure analysis",
+    "temperature_encoder": "temperature scaling of the encoder",
+    "temperature_diffusion": "temperature scaling of the classifier of diffusion samples",
+    "contrast_pretraining": "pretrained − random initialization",
+    "contrast_gated_mean": "gated − mean fusion, centralized",
+    "contrast_both_image": "both − X-ray only",
+    "contrast_both_ecg": "both − ECG only",
+    "contrast_image_ecg": "X-ray only − ECG only",
+    "contrast_diffusion_real": "TSTR: DP diffusion (selected) − real latents",
 }
+
+#: Endings of stage names → what they add to the title of the stage without the ending.
+STAGE_SUFFIXES = {"_nonprivate": "without noise", "_primary": "selected snapshot", "_paid": "all paid"}
 
 #: Short forms before an arm's title.
 STAGE_PREFIXES = {"fusion_encoder": "encoder", "pretrain_xray": "pretraining"}
@@ -43,6 +67,13 @@ ARM_TITLES = {
     "nonprivate": "release without privacy",
     "membership_private_test_shift": "members against test records, private release",
     "membership_nonprivate_test_shift": "members against test records, no privacy",
+    "nonprivate_diffusion": "non-private diffusion",
+    "membership_encoder": "X-ray and ECG, against validation records",
+    "membership_encoder_test_shift": "X-ray and ECG, against test records",
+    "membership_encoder_image_only": "X-ray only, against validation records",
+    "membership_encoder_image_only_test_shift": "X-ray only, against test records",
+    "gates": "gates and attention",
+    "signal_to_noise": "signal to noise",
     "membership_private": "membership attack, release",
     "membership_nonprivate": "membership attack without privacy",
 }
@@ -85,7 +116,7 @@ METRIC_MEANINGS = {
     "frechet_distance": ("distance between Gaussian fits of real and synthetic latents", "lower"),
     "rbf_mmd": ("kernel distance between real and synthetic latents; may be slightly negative", "lower"),
     "attack_auroc": ("how well an attacker tells members from non-members; 0.5 is guessing", "nearer 0.5"),
-    "strongest_attack_auroc": ("the same for the best of three scores, picked after the fact", "nearer 0.5"),
+    "strongest_attack_auroc": ("the same for the attack named in advance as the strongest", "nearer 0.5"),
     "nn_ratio": ("mean distance to the nearest training record over that to held-out ones", "nearer 1"),
     "near_duplicate_fraction": ("share of synthetic records all but equal to a training record", "lower"),
 }  # fmt: skip
@@ -104,15 +135,36 @@ HEADLINE_AUDIT_METRICS = (
     "nn_ratio",
     "near_duplicate_fraction",
 )
+#: The headline of a run with many systems, each of which has a section of its own.
+FIRST_LOOK_METRICS = ("auroc", "f1", "recall", "coverage", "attack_auroc", "nn_ratio")
 #: Arms of the audit that serve as references; they are in the full tables only.
 REFERENCE_PREFIXES = ("mixture_", "real_train_")
 REFERENCE_SUFFIX = "_test_shift"
 #: Stages with an arm per label; only their mean over labels is a headline.
 MANY_LABEL_STAGES = ("pretrain_xray",)
 
+#: Stages whose numbers have sections of their own beside the headline.
+COMPARED_STAGES = (
+    "fusion_random",
+    "fusion_centralized",
+    "fusion_image",
+    "fusion_ecg",
+    "encoder_attack",
+    "temperature_",
+)
+
 
 def stage_title(name: str) -> str:
-    return STAGE_TITLES.get(name, name)
+    """The title of a stage; ``mix_eps1`` is titled after ``mix``."""
+    if name in STAGE_TITLES:
+        return STAGE_TITLES[name]
+    if budget := re.fullmatch(r"(.+)_eps([\d.]+)", name):
+        return f"{stage_title(budget[1])}, ε = {budget[2]}" if budget[1] in STAGE_TITLES else name
+    for ending, meaning in STAGE_SUFFIXES.items():
+        base = name.removesuffix(ending)
+        if base != name and base in STAGE_TITLES:
+            return f"{STAGE_TITLES[base]}, {meaning}"
+    return name
 
 
 def row_title(stage: str, arm: str) -> str:
@@ -139,6 +191,8 @@ def metric_title(metric: str) -> str:
 def is_headline(stage: str, arm: str, metric: str) -> bool:
     """Whether a number belongs in the short table: test metrics of classifiers, main arms of the audit."""
     if stage in MANY_LABEL_STAGES and arm != "mean":
+        return False
+    if is_variant(stage) or stage.startswith(COMPARED_STAGES):
         return False
     split, _, key = metric.rpartition("/")
     if split:

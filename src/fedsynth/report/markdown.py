@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedsynth.report import glossary
 from fedsynth.report.content import ReportContent
+from fedsynth.report.gallery import ReportFigure
 from fedsynth.report.paper import withheld_conditions
 from fedsynth.report.partition_section import partition_section
 from fedsynth.report.privacy_scope import privacy_section
+from fedsynth.report.provenance import how_it_was_run, seeds_section
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.runs import Run
-from fedsynth.report.tables import DASH, MINUS, cell, duration, interval, mean_and_sd, number, table
+from fedsynth.report.section import OUTSIDE_NOTE, Section, difference
+from fedsynth.report.tables import DASH, MINUS, cell, duration, interval, mean_and_sd, table
+
+PARTITION_FIGURE = "partition"
 
 
 def render_markdown(content: ReportContent) -> str:
@@ -21,14 +25,15 @@ def render_markdown(content: ReportContent) -> str:
         _head(content),
         _headline(content),
         _how_to_read(content),
-        _data(content),
-        partition_section(content.runs[0]),
+        *(_result(section, content) for section in content.sections),
         privacy_section(content.runs),
+        _data(content),
+        _partition(content),
         _stages(content),
         _figures(content),
         _all_metrics(content),
-        _how_it_was_run(content),
-        _seeds(content),
+        how_it_was_run(content),
+        seeds_section(content),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -91,7 +96,7 @@ def _comparison(records: Sequence[ReportRecord], content: ReportContent, *, with
         row = ["" if name == last else name, cell(glossary.metric_title(record.metric))]
         row += [mean_and_sd(record.paper, record.paper_std)] if paper else []
         row += [mean_and_sd(record.mean, record.std), interval(record), str(record.seeds)]
-        row += [number(record.delta, sign=True)] if paper else []
+        row += [difference(record)] if paper else []
         rows.append(row)
         last = name
     return table(header, rows, right=range(2, len(header)))
@@ -122,7 +127,7 @@ def _how_to_read(content: ReportContent) -> str:
     ]
     if content.has_paper:
         lines.append(
-            f"- **ours {MINUS} paper** is a plain difference. A paper value inside our interval does not"
+            f"- **ours {MINUS} paper** is a plain difference. {OUTSIDE_NOTE}. A paper value inside our interval does not"
             " prove agreement: with three seeds the interval is wide. The paper's SDs are over what the"
             " paper repeated (three classifier or federated seeds, 100 attack repetitions)."
         )
@@ -201,14 +206,35 @@ def _stages(content: ReportContent) -> str:
     return "\n\n".join(parts)
 
 
+def _result(section: Section, content: ReportContent) -> str:
+    """One section of results with its figures, its own and those of the gallery."""
+    shown = [item for item in content.gallery.figures if item.name in section.shows]
+    figures = [_figure(item, content) for item in (*section.figures, *shown)]
+    return "\n\n".join([f"## {section.title}", section.text, *figures])
+
+
+def _partition(content: ReportContent) -> str:
+    text = partition_section(content.runs[0])
+    figures = [item for item in content.gallery.figures if item.name == PARTITION_FIGURE]
+    if not text or not figures:
+        return text
+    return "\n\n".join([text, *(_figure(item, content) for item in figures)])
+
+
+def _figure(item: ReportFigure, content: ReportContent) -> str:
+    mark = "SIMULATED. " if content.simulated else ""
+    return f"### {item.title}\n\n![{item.title}](figures/{item.name}.png)\n\n{mark}{item.caption}"
+
+
 def _figures(content: ReportContent) -> str:
-    parts = ["## Figures"]
-    for item in content.gallery.figures:
-        mark = "SIMULATED. " if content.simulated else ""
-        parts.append(f"### {item.title}\n\n![{item.title}](figures/{item.name}.png)\n\n{mark}{item.caption}")
-    if content.gallery.left_out:
-        parts.append("Not drawn:\n\n" + "\n".join(f"- {cell(line)}" for line in content.gallery.left_out))
-    return "\n\n".join(parts)
+    """The figures no section shows, and what could not be drawn."""
+    shown = {name for section in content.sections for name in section.shows}
+    shown |= {PARTITION_FIGURE} if partition_section(content.runs[0]) else set()
+    parts = [_figure(item, content) for item in content.gallery.figures if item.name not in shown]
+    left_out = [*content.gallery.left_out, *content.left_out]
+    if left_out:
+        parts.append("Not drawn:\n\n" + "\n".join(f"- {cell(line)}" for line in left_out))
+    return "\n\n".join(["## Further figures", *parts]) if parts else ""
 
 
 def _all_metrics(content: ReportContent) -> str:
@@ -231,53 +257,3 @@ def _all_metrics(content: ReportContent) -> str:
     if len(parts) == 1:
         parts.append("No stage that measures anything has been run yet.")
     return "\n\n".join(parts)
-
-
-def _how_it_was_run(content: ReportContent) -> str:
-    names = dict.fromkeys(key for run in content.runs for key in run.info.get("environment") or {})
-    rows = [["created"] + [cell(run.info.get("created")) for run in content.runs]]
-    rows.append(["finished"] + [cell(run.info.get("finished")) for run in content.runs])
-    rows.append(["time"] + [duration(run.info.get("seconds")) for run in content.runs])
-    rows.append(["commit"] + [cell(run.commit) for run in content.runs])
-    for name in names:
-        rows.append(
-            [cell(name)] + [cell((run.info.get("environment") or {}).get(name)) for run in content.runs]
-        )
-    commands = "\n".join(str(run.info.get("command") or "") for run in content.runs)
-    return "\n\n".join(
-        [
-            "## How it was run",
-            f"```text\n{commands}\n```",
-            table(["", *[f"seed {run.seed}" for run in content.runs]], rows),
-            "Results are repeatable bit for bit with the same commit, package versions, device and thread"
-            " count; another device or thread count changes the order of floating-point sums.",
-        ]
-    )
-
-
-def _seeds(content: ReportContent) -> str:
-    found: dict[str, list[str]] = {}
-    for index, run in enumerate(content.runs):
-        for path, value in _seed_settings(run.config, ""):
-            found.setdefault(path, [DASH] * len(content.runs))[index] = cell(value)
-    rows = [["**seed** (the run's)", *[str(run.seed) for run in content.runs]]]
-    rows += [[f"`{path}`", *values] for path, values in found.items() if path != "seed"]
-    text = (
-        "`seed` moves everything that is chance in training the encoder and the generator: weights, batches,"
-        " privacy noise, sampling. TSTR classifiers have seeds of their own (`evaluation.classifier_seeds`). A"
-        " split seed, such as `data.split_seed`, decides which records are in which split and client; it"
-        " stays the same over the runs of one experiment, so that their spread is the spread of the method"
-        " and not that of the split."
-    )
-    return "\n\n".join(["## Seeds", text, table(["setting", *[run.run_id for run in content.runs]], rows)])
-
-
-def _seed_settings(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        return
-    for key, item in value.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(item, dict):
-            yield from _seed_settings(item, path)
-        elif str(key).endswith(("seed", "seeds")) and item is not None:
-            yield path, item

@@ -9,18 +9,23 @@ from typing import Any
 
 from fedsynth.errors import ConfigError
 
-_FIELDS = {"stage", "arm", "metric", "mean", "std", "place", "when"}
+_FIELDS = {"stage", "arm", "metric", "mean", "std", "interval", "place", "when"}
 
 
 @dataclass(frozen=True)
 class PaperValue:
-    """One published number, where it stands, and the settings for which it was published."""
+    """One published number, where it stands, and the settings for which it was published.
+
+    Attributes:
+        interval: Published 95 % bounds, where there are any.
+    """
 
     stage: str
     arm: str
     metric: str
     mean: float
     std: float | None = None
+    interval: tuple[float, float] | None = None
     place: str = ""
     when: dict[str, Any] = field(default_factory=dict)
 
@@ -38,13 +43,19 @@ class PaperValue:
 def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
     """The entries of ``config.paper.values``; [] when the experiment reproduces no paper.
 
-    The conditions of ``config.paper.when`` hold for every entry.
+    The conditions of ``config.paper.when`` hold for every entry, as far as the run has the stages they are about: an
+    encoder alone is still the paper's encoder.
 
     Raises:
         ConfigError: An entry lacks stage, arm, metric or mean, has an unknown key, or is not finite.
     """
     values = []
-    common = dict((config.get("paper") or {}).get("when") or {})
+    stages = config.get("stages") or {}
+    common = {
+        path: wanted
+        for path, wanted in ((config.get("paper") or {}).get("when") or {}).items()
+        if not path.startswith("stages.") or stages.get(path.split(".")[1]) is not None
+    }
     for index, entry in enumerate((config.get("paper") or {}).get("values") or []):
         where = f"paper.values[{index}]"
         unknown = sorted(set(entry) - _FIELDS)
@@ -60,6 +71,7 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
                 f"{where}: mean must be finite and std null or >= 0, got mean={mean}, std={std}. Check"
                 " configs/paper."
             )
+        interval = _interval(entry.get("interval"), mean, where)
         values.append(
             PaperValue(
                 stage=str(entry["stage"]),
@@ -67,6 +79,7 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
                 metric=str(entry["metric"]),
                 mean=mean,
                 std=None if std is None else float(std),
+                interval=interval,
                 place=str(entry.get("place") or ""),
                 when={**common, **(entry.get("when") or {})},
             )
@@ -74,14 +87,32 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
     return values
 
 
+def _interval(value: Any, mean: float, where: str) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not low <= mean <= high:
+        raise ConfigError(
+            f"{where}: interval must be [low, high] around the mean {mean}, got {value!r}. Check configs/paper."
+        )
+    return low, high
+
+
 def applicable_values(configs: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], PaperValue]:
     """The published values that hold for every one of the resolved configs, by (stage, arm, metric).
+
+    Values about stages that the runs do not have are left out.
 
     Raises:
         ConfigError: Two entries for one number hold at once.
     """
     chosen: dict[tuple[str, str, str], PaperValue] = {}
     for value in read_paper_values(configs[0]):
+        if value.stage not in (configs[0].get("stages") or {}):
+            continue
         if any(value.unmet(config) for config in configs):
             continue
         if value.name in chosen:
@@ -102,6 +133,8 @@ def withheld_conditions(config: dict[str, Any]) -> list[str]:
     shown = applicable_values([config])
     nearest: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
     for value in read_paper_values(config):
+        if value.stage not in (config.get("stages") or {}):
+            continue
         unmet = value.unmet(config)
         if value.name not in shown and (
             value.name not in nearest or len(unmet) < len(nearest[value.name][1])

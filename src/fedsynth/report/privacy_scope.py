@@ -51,8 +51,8 @@ def privacy_section(runs: Sequence[Run]) -> str:
             "**No privacy guarantee.** No stage of this run recorded a differentially private release, so ε"
             " does not apply to anything reported here."
         )
-    for entry in entries:
-        parts.append(_entry_text(entry))
+    for group in _alike(entries):
+        parts.append(_entry_text(group[0], [entry["stage"] for entry in group[1:]]))
     if private:
         parts.append(_total_text(private, runs))
     if any(ledger_entries(other) and _budget(other) != _budget(run) for other in runs[1:]):
@@ -60,11 +60,11 @@ def privacy_section(runs: Sequence[Run]) -> str:
     open_points = uncovered(run)
     if open_points:
         parts.append("**Used or published without protection** (declared by the stages):")
-        parts.append(
-            table(
-                ["stage", "not covered by the guarantee"], [[f"`{s}`", cell(text)] for s, text in open_points]
-            )
-        )
+        stages_of: dict[str, list[str]] = {}
+        for stage, text in open_points:
+            stages_of.setdefault(text, []).append(f"`{stage}`")
+        rows = [[cell(text), ", ".join(stages)] for text, stages in stages_of.items()]
+        parts.append(table(["not covered by the guarantee", "stages"], rows))
     parts += _per_client(run, {entry["stage"] for entry in private})
     parts.append(
         "A guarantee on one release is not a guarantee for the whole system, and a failed attack is no proof"
@@ -74,8 +74,18 @@ def privacy_section(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
-def _entry_text(entry: dict[str, Any]) -> str:
-    title = f"**{stage_title(entry['stage'])}** (`{entry['stage']}`)"
+def _alike(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Entries without a guarantee that say the same are told once."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for entry in entries:
+        same = str(entry.get("not_covered")) if math.isinf(entry["epsilon"]) else entry["stage"]
+        groups.setdefault(same, []).append(entry)
+    return list(groups.values())
+
+
+def _entry_text(entry: dict[str, Any], also: Sequence[str] = ()) -> str:
+    names = ", ".join(f"`{name}`" for name in (entry["stage"], *also))
+    title = f"**{stage_title(entry['stage'])}** ({names})"
     if math.isinf(entry["epsilon"]):
         return (
             f"{title}: **ε = ∞, no privacy**, kept as a comparison. Without any guarantee:"

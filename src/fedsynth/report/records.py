@@ -47,14 +47,24 @@ class ReportRecord:
     interval: str = ""  # what ci_low and ci_high are
     paper_std: float | None = None
     place: str | None = None  # where in the paper
+    paper_low: float | None = None  # the paper's own 95 % interval
+    paper_high: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "paper_outside": self.paper_is_outside}
 
     @property
     def delta(self) -> float | None:
         """Ours minus the paper's, where both exist."""
         return None if self.paper is None or self.mean is None else self.mean - self.paper
+
+    @property
+    def paper_is_outside(self) -> bool | None:
+        """Whether the published mean lies outside our interval; None without a published value or interval."""
+        if self.paper is None or self.ci_low is None or self.ci_high is None:
+            return None
+        # Published numbers have four decimals.
+        return not self.ci_low - 5e-5 <= self.paper <= self.ci_high + 5e-5
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,8 @@ def collect_records(runs: Sequence[Run], *, allow_mixed: bool = False) -> list[R
                 paper=paper.mean if paper else None,
                 paper_std=paper.std if paper else None,
                 place=paper.place if paper else None,
+                paper_low=paper.interval[0] if paper and paper.interval else None,
+                paper_high=paper.interval[1] if paper and paper.interval else None,
                 **summary,
             )
         )

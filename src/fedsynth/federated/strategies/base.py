@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from fedsynth.federated.client import ClientUpdate
+    from fedsynth.federated.client import ClientId, ClientUpdate
 
 
 class Strategy(ABC):
@@ -18,6 +18,15 @@ class Strategy(ABC):
     A strategy must not keep anything in itself but what ``state_dict`` returns, and must not draw from
     global random state: then a resumed run equals an uninterrupted one.
     """
+
+    def client_state(self, global_state: Mapping[str, Tensor], client: ClientId) -> Mapping[str, Tensor]:
+        """The model a client starts its local epochs from. Here: the global model.
+
+        Args:
+            global_state: The model the round started from; not to be modified.
+            client: Whose turn it is. Before it, other clients may have trained, in this process or another.
+        """
+        return global_state
 
     def local_objective(self, loss: Tensor, module: nn.Module, global_state: Mapping[str, Tensor]) -> Tensor:
         """The loss a client minimizes, from the loss its ``training_step`` returned. Here: unchanged.

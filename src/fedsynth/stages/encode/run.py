@@ -10,7 +10,7 @@ from fedsynth.data.paired import PairedClients
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.stages.encode.spec import EncodeSettings
-from fedsynth.stages.fusion_encoder.network import load_network, predict
+from fedsynth.stages.fusion_encoder.network import load_network, modality_mask, predict
 
 
 def run(settings: EncodeSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
@@ -19,10 +19,12 @@ def run(settings: EncodeSettings, inputs: Mapping[str, Artifact], context: Stage
     network = load_network(inputs["encoder"])
     tensors: dict[str, Tensor] = {}
     metrics = []
-    seed = int(inputs["encoder"].manifest["settings"]["seed"])
+    trained_as = inputs["encoder"].manifest["settings"]
+    seed = int(trained_as["seed"])
+    mask = modality_mask(trained_as["modalities"])  # an encoder sees what it was trained with
     for name in ("train", "val", "test"):
         split = getattr(pairs, name)
-        latent = predict(network, split.image, split.ecg, batch_size=settings.batch_size).latent
+        latent = predict(network, split.image, split.ecg, mask, batch_size=settings.batch_size).latent
         tensors |= {
             f"{name}.latent": latent,
             f"{name}.label": split.label,

@@ -21,17 +21,27 @@ class PairedClientsData(L.LightningDataModule):
 
     Args:
         pairs: All pairs.
-        batch_size: Records per step.
+        batch_size: Records per step (and rank).
         seed: Root of every client's batch order.
         centralized: Pool the pairs of all clients, as no federation could.
+        rank: This process. Ranks share the batches of the pooled pairs; of a federation, whole clients.
+        world_size: Processes that share them.
     """
 
     def __init__(
-        self, pairs: PairedClients, *, batch_size: int, seed: int, centralized: bool = False
+        self,
+        pairs: PairedClients,
+        *,
+        batch_size: int,
+        seed: int,
+        centralized: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         super().__init__()
         self.pairs, self.batch_size, self.seed = pairs, batch_size, seed
         self.centralized = centralized
+        self.share = {"rank": rank, "world_size": world_size} if centralized else {}
 
     def train_dataloader(self) -> Any:
         """One loader per client, each with its own random order; or one of all pairs."""
@@ -53,6 +63,7 @@ class PairedClientsData(L.LightningDataModule):
             shuffle=True,
             seed=derive_seed(self.seed, "batches", name),
             pad=True,
+            **self.share,
         )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
 
 from fedsynth.data.paired import modality_masks
-from fedsynth.stages.fusion_encoder.network import build_network
+from fedsynth.stages.fusion_encoder.network import MODALITIES, build_network, modality_mask
 
 
 class FusionEncoder(L.LightningModule):
@@ -19,28 +20,43 @@ class FusionEncoder(L.LightningModule):
 
     Args:
         network: Numbers that build the network; see ``FusionEncoderSettings``.
-        modality_dropout: p_m of Eq. (9): masks are drawn anew for every batch.
+        modality_dropout: p_m of Eq. (9): masks are drawn anew for every batch. Without effect for a network
+            of one modality, which Eq. (9) never drops.
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
+        modalities: What the network is trained and validated with. The encoder of a modality left out gets no
+            gradient, so AdamW leaves it as it was initialized.
     """
 
     def __init__(
-        self, *, network: dict[str, Any], modality_dropout: float, learning_rate: float, weight_decay: float
+        self,
+        *,
+        network: dict[str, Any],
+        modality_dropout: float,
+        learning_rate: float,
+        weight_decay: float,
+        modalities: Sequence[str] = MODALITIES,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.network = build_network(network)
         self.modality_dropout = modality_dropout
+        self.shown = modality_mask(modalities)
         self.val_auroc = BinaryAUROC()
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
-        # The global CPU stream: the federated loop seeds it for each client and round.
-        mask = modality_masks(len(batch["label"]), self.modality_dropout, torch.default_generator)
-        output = self.network(batch["image"], batch["ecg"], mask.to(self.device))
+        mask = self.training_mask(len(batch["label"])).to(self.device)
+        output = self.network(batch["image"], batch["ecg"], mask)
         return nn.functional.cross_entropy(output.logits, batch["label"])
 
+    def training_mask(self, num: int) -> Bool[Tensor, "num 2"]:
+        """Eq. (9), drawn from the global CPU stream, which the loops seed for each client and round or epoch."""
+        if not bool(self.shown.all()):
+            return self.shown.expand(num, 2)
+        return modality_masks(num, self.modality_dropout, torch.default_generator)
+
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        mask = torch.ones(len(batch["label"]), 2, dtype=torch.bool, device=self.device)
+        mask = self.shown.expand(len(batch["label"]), 2).to(self.device)
         logits = self.network(batch["image"], batch["ecg"], mask).logits.float()
         loss = nn.functional.cross_entropy(logits, batch["label"])
         # Every federated rank validates the whole split with the same global model: nothing to pool there.

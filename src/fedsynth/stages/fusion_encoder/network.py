@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,23 @@ from fedsynth.models.fusion import GatedFusion, MeanFusion
 from fedsynth.models.fusion_classifier import FusionClassifier, FusionOutput
 from fedsynth.models.pretrained_encoder import image_encoder
 from fedsynth.pipeline.artifacts import Artifact
+
+MODALITIES = ("image", "ecg")  # the order of every mask
+NUMBERS = (
+    "backbone", "image_channels", "signal_channels", "signal_kernels", "normalization", "fusion", "token_dim",
+    "num_heads", "latent_dim", "dropout", "missing",
+)  # fmt: skip
+
+
+def network_numbers(settings: object) -> dict[str, Any]:
+    """Those settings of a ``fusion_encoder`` that build its network, as plain values."""
+    numbers = {name: getattr(settings, name) for name in NUMBERS}
+    return {name: list(value) if isinstance(value, list) else value for name, value in numbers.items()}
+
+
+def modality_mask(modalities: Collection[str]) -> Bool[Tensor, " 2"]:
+    """Which modalities are shown, in the order (image, ECG)."""
+    return torch.tensor([name in modalities for name in MODALITIES])
 
 
 def xray_backbone(settings: Mapping[str, Any]) -> torch.nn.Module:

@@ -1,18 +1,22 @@
-"""clients → encoder: gated fusion of X-ray and ECG, trained by the federated loop (Eqs. 9, 11–17)."""
+"""clients → encoder: gated fusion of X-ray and ECG, by the federated loop or on pooled pairs (Eqs. 9, 11–17)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.privacy.dp_sgd import check_dp_sgd_epsilon
 from fedsynth.stages.network_shape import check_backbone, check_channels
 
 
 @dataclass(frozen=True)
 class FusionEncoderSettings:
     seed: int = setting(minimum=0)
+    training: str = setting(one_of=("federated", "centralized"))
+    modalities: list[str] = setting(one_of=("image", "ecg"))
     backbone: str = setting()
     image_channels: list[int] = setting(minimum=1)
     signal_channels: list[int] = setting(minimum=1)
@@ -25,17 +29,24 @@ class FusionEncoderSettings:
     dropout: float = setting(minimum=0.0, below=1.0)
     missing: str = setting(one_of=("skip", "zero"))
     modality_dropout: float = setting(minimum=0.0, below=1.0)
-    strategy: str = setting(one_of=("fedavg",))
+    strategy: str = setting(one_of=("fedavg", "fedbn"))
     local_epochs: int = setting(minimum=1)
     participation: float = setting(above=0.0, maximum=1.0)
     checkpoint: str = setting(one_of=("best", "last"))
     learning_rate: float = setting(above=0.0)
     weight_decay: float = setting(minimum=0.0)
     batch_size: int = setting(minimum=2)
+    mechanism: str = setting(one_of=("none", "dp_sgd"))
+    epsilon: float = setting(above=0.0, allow_infinite=True, remedy="Typical: 2 to 8; .inf adds no noise.")
+    delta: float = setting(above=0.0, below=1.0, remedy="Well below 1 / records; the default is 1e-5.")
+    clip_norm: float = setting(above=0.0, remedy="Typical: 0.1 to 1.")
+    secure_noise: bool = setting()
     num_bootstrap: int = setting(minimum=1)
     num_bins: int = setting(minimum=1)
 
     def check(self, path: str) -> None:
+        self._check_system(path)
+        self._check_mechanism(path)
         check_backbone(self.backbone, path)
         check_channels("image_channels", self.image_channels, path)
         check_channels("signal_channels", self.signal_channels, path)
@@ -58,12 +69,72 @@ class FusionEncoderSettings:
                 key=f"{path}.signal_kernels",
             )
 
+    def _check_system(self, path: str) -> None:
+        """What is trained, and how, fits together."""
+        if not self.modalities or len(set(self.modalities)) < len(self.modalities):
+            raise ConfigError(
+                f"{path}.modalities must name image, ecg or both, each once, got {self.modalities}. "
+                "Set model.modalities, e.g. to [image, ecg].",
+                key=f"{path}.modalities",
+            )
+        if self.strategy == "fedbn" and (self.normalization != "batch" or self.training != "federated"):
+            raise ConfigError(
+                f"{path}.strategy must be fedavg unless normalization=batch and training=federated, got fedbn with "
+                f"{self.normalization} and {self.training}: it keeps each client's batch normalization. "
+                "Use federated=fedavg, or model.normalization=batch.",
+                key=f"{path}.strategy",
+            )
+
+    def _check_mechanism(self, path: str) -> None:
+        """DP-SGD needs gradients of single records, from every client by itself."""
+        if self.mechanism == "none":
+            return
+        check_dp_sgd_epsilon(self.epsilon, f"{path}.epsilon")
+        needed = {"normalization": "group", "missing": "zero", "training": "federated"}
+        wrong = [name for name, value in needed.items() if getattr(self, name) != value]
+        if wrong:
+            name = wrong[0]
+            remedy = "federated=fedavg" if name == "training" else f"model.{name}={needed[name]}"
+            raise ConfigError(
+                f"{path}.mechanism=dp_sgd needs {name}={needed[name]}, got {getattr(self, name)}: the gradient of one "
+                f"record must not depend on another, nor leave its client. Say {remedy}.",
+                key=f"{path}.{name}",
+            )
+
 
 UPDATES = (
     "FedAvg updates: every client's weights and normalization statistics, in every round",
     "the number of records of each client, used as FedAvg weights",
     "the mean training loss of each client, in every round",
 )
+CLIPPED = "all updates of every client in every round: gradients are clipped, but without noise"
+PROTECTED = ("the number of records, the sampling rate and the number of steps of each client",)
+POOLED = ("all training records: they are pooled at one place, as no federation would",)
+
+
+def published(settings: FusionEncoderSettings) -> tuple[str, ...]:
+    """What leaves the clients in training without a guarantee."""
+    if settings.mechanism == "dp_sgd":
+        return PROTECTED if math.isfinite(settings.epsilon) else (CLIPPED, *PROTECTED)
+    return POOLED if settings.training == "centralized" else UPDATES
+
+
+def uncovered(settings: FusionEncoderSettings) -> tuple[str, ...]:
+    """What leaves them without a formal guarantee, with the choices made on validation records."""
+    epoch = "epoch" if settings.training == "centralized" else "round"
+    chosen = (
+        f"the {epoch} and the decision thresholds"
+        if settings.checkpoint == "best"
+        else "the decision thresholds"
+    )
+    return (*published(settings), f"validation records, used to choose {chosen}")
+
+
+def price(settings: FusionEncoderSettings) -> tuple[float, float]:
+    """(ε, δ) of all updates of a client."""
+    protected = settings.mechanism == "dp_sgd" and math.isfinite(settings.epsilon)
+    return (settings.epsilon, settings.delta) if protected else (math.inf, 0.0)
+
 
 STAGE = Stage(
     kind="fusion_encoder",
@@ -73,11 +144,9 @@ STAGE = Stage(
     roles=("clients",),
     optional_roles=("xray_encoder",),
     accepts={"clients": ("clients",), "xray_encoder": ("pretrain_xray",)},
-    # The weights leave the clients (see UPDATES), but the folder holds test scores as well: no server stage reads it.
+    # The weights leave the clients (see published), but the folder holds test scores as well: no server stage reads it.
     yields=always(Sensitivity.PRIVATE),
     trains=True,
-    uncovered=lambda settings: (
-        *UPDATES,
-        "validation records, used to choose the round and the decision thresholds",
-    ),
+    uncovered=uncovered,
+    price=price,
 )

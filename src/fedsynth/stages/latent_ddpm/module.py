@@ -29,6 +29,12 @@ def noise_schedule(name: str, num_timesteps: int) -> NoiseSchedule:
     return cosine_schedule(num_timesteps)
 
 
+def snapshot_epochs(max_epochs: int, num_snapshots: int) -> tuple[int, ...]:
+    """Epochs done when a snapshot is taken: i · max_epochs / num_snapshots, without the last, which is the end."""
+    epochs = {-(-part * max_epochs // num_snapshots) for part in range(1, num_snapshots)}
+    return tuple(sorted(epochs - {max_epochs}))
+
+
 class LatentDDPM(L.LightningModule):
     """Trains the denoiser on standardized latents, and keeps the moving average of it that samples.
 
@@ -44,6 +50,8 @@ class LatentDDPM(L.LightningModule):
         ema_decay: Of the average.
         learning_rate: Peak of AdamW, falling to zero along a cosine.
         noise_seed: Of timesteps, noise and label dropout.
+        num_snapshots: Averages kept: at the end of each of so many equal parts of the training. The last is
+            ``average`` itself; the others are in ``snapshots``, by the number of epochs done.
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class LatentDDPM(L.LightningModule):
         ema_decay: float,
         learning_rate: float,
         noise_seed: int,
+        num_snapshots: int = 1,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -70,6 +79,7 @@ class LatentDDPM(L.LightningModule):
         self.average = exponential_moving_average(self.network, ema_decay).requires_grad_(False)
         self.stream: torch.Generator | None = None
         self.mean_loss = EpochMean()
+        self.snapshots: dict[int, dict[str, Tensor]] = {}
 
     def on_train_epoch_start(self) -> None:
         # By epoch and rank: resuming at an epoch's start, on any number of ranks, needs no stored state.
@@ -89,6 +99,18 @@ class LatentDDPM(L.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         self.average.update_parameters(self.network)
         self.mean_loss.log(self, "train/loss")
+
+    def on_train_epoch_end(self) -> None:
+        done = self.trainer.current_epoch + 1
+        if done in snapshot_epochs(self.trainer.max_epochs or done, self.hparams["num_snapshots"]):
+            state = self.average.module.state_dict()
+            self.snapshots[done] = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["snapshots"] = self.snapshots
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.snapshots = checkpoint["snapshots"]
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.hparams["learning_rate"], fused=True)

@@ -14,12 +14,13 @@ from fedsynth.stages.training import batch_share, fit, seed_everything
 
 
 def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
-    """Weights of the averaged denoiser with the scaler that undoes the standardization."""
+    """Weights of the averaged denoiser with the scaler that undoes the standardization, and earlier averages."""
     samples = inputs["mixture"].load("samples.safetensors")
     seed = derive_seed(settings.seed, "latent_ddpm")
     data = MixtureSamplesData(
         samples["latent"],
         samples["label"],
+        whiten=settings.whiten,
         batch_size=batch_share(settings.batch_size, context),
         seed=seed,
         rank=context.rank,
@@ -38,15 +39,23 @@ def run(settings: LatentDDPMSettings, inputs: Mapping[str, Artifact], context: S
         ema_decay=settings.ema_decay,
         learning_rate=settings.learning_rate,
         noise_seed=derive_seed(settings.seed, "latent_ddpm", "noise"),
+        num_snapshots=settings.num_snapshots,
     )
     history = fit(module, data, context, network=module.network, checkpoint_every=10)
     if context.rank != 0:
         return Outcome()
     state = dict(module.average.module.state_dict())
-    state |= {"scaler.mean": data.scaler.mean, "scaler.std": data.scaler.std}
+    state |= {f"scaler.{name}": tensor for name, tensor in data.scaler.to_tensors().items()}
     context.save("denoiser.safetensors", state)
+    earlier = {
+        f"{epoch}/{name}": tensor
+        for epoch, weights in module.snapshots.items()
+        for name, tensor in weights.items()
+    }
+    context.save("snapshots.safetensors", earlier)
     history.write(context.output)
+    notes = {"num_classes": int(samples["label"].max()) + 1, "epochs": len(history.rows)}
     metrics = (
         [Metric("ddpm", "train/loss", history.rows[-1]["train/loss"], settings.seed)] if history.rows else []
     )
-    return Outcome(metrics=metrics, notes={"num_classes": int(samples["label"].max()) + 1})
+    return Outcome(metrics=metrics, notes=notes)

@@ -12,6 +12,7 @@ from fedsynth.pipeline.stage import Side, Stage
 @dataclass(frozen=True)
 class LatentDDPMSettings:
     seed: int = setting(minimum=0)
+    whiten: bool = setting()
     num_timesteps: int = setting(minimum=2)
     beta_schedule: str = setting(one_of=("linear", "cosine"))
     width: int = setting(minimum=1)
@@ -21,6 +22,7 @@ class LatentDDPMSettings:
     ema_decay: float = setting(minimum=0.0, below=1.0)
     learning_rate: float = setting(above=0.0)
     batch_size: int = setting(minimum=1)
+    num_snapshots: int = setting(minimum=1, remedy="1 keeps the final average only.")
 
     def check(self, path: str) -> None:
         if self.time_embedding_dim % 2:

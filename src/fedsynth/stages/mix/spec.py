@@ -1,4 +1,4 @@
-"""release → mixture: align to the reference client, aggregate by sample mass, sample (Eqs. 22–25)."""
+"""release → mixture, on the server: align and aggregate shard means (Eqs. 22–24) or pool moments; sample (Eq. 25)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedsynth.pipeline.stage import Side, Stage
 class MixSettings:
     seed: int = setting(minimum=0)
     variance_floor: float = setting(above=0.0)
+    subtract_noise: bool = setting(remedy="For shard means; moments are always corrected.")
     num_samples: int = setting(minimum=2)
 
 

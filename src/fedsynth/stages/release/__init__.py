@@ -1,1 +1,1 @@
-"""Latents → noisy shard means, on the clients."""
+"""Latents → what leaves the clients: noisy shard means, or noisy moments."""

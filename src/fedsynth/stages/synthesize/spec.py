@@ -35,5 +35,6 @@ STAGE = Stage(
     runs="fedsynth.stages.synthesize.run:run",
     side=Side.SERVER,
     roles=("denoiser",),
-    accepts={"denoiser": ("latent_ddpm",)},
+    optional_roles=("validation",),  # private latents: with them the stage is the auditor's
+    accepts={"denoiser": ("latent_ddpm",), "validation": ("encode",)},
 )

@@ -18,7 +18,7 @@ class TSTRSettings:
     learning_rate: float = setting(above=0.0)
     batch_size: int = setting(minimum=2)
     num_bins: int = setting(minimum=1)
-    samples_per_class: int = setting(minimum=1)
+    samples_per_class: int | None = setting(minimum=1, remedy="Null takes all samples of a generator.")
 
     def check(self, path: str) -> None:
         if not self.classifier_seeds or len(set(self.classifier_seeds)) < len(self.classifier_seeds):

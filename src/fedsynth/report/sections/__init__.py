@@ -1,0 +1,58 @@
+"""The sections of results, in reading order. Each is a function of ``Material`` that may find nothing to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedsynth.report.section import Material, Section
+from fedsynth.report.sections.attacks import membership_section
+from fedsynth.report.sections.calibration import calibration_section
+from fedsynth.report.sections.contrasts import contrast_section
+from fedsynth.report.sections.encoders import encoder_section
+from fedsynth.report.sections.failure import failure_section
+from fedsynth.report.sections.fidelity import fidelity_section
+from fedsynth.report.sections.latent_space import latent_section
+from fedsynth.report.sections.signal import signal_section
+from fedsynth.report.sections.utility import utility_section
+from fedsynth.report.stored import NotRunError
+
+SECTIONS: tuple[tuple[str, Callable[[Material], Section | None]], ...] = (
+    ("Encoder systems", encoder_section),
+    ("Train on synthetic, test on real", utility_section),
+    ("Signal and noise", signal_section),
+    ("Calibration and decisions", calibration_section),
+    ("Contrasts", contrast_section),
+    ("Membership attacks", membership_section),
+    ("Fidelity and disclosure", fidelity_section),
+    ("Latent space, gates and attention", latent_section),
+    ("Failure analysis", failure_section),
+)
+
+#: Figures that only sections draw; a stale one of an earlier report is removed.
+FIGURE_NAMES = frozenset(
+    {
+        "encoder_systems",
+        "utility_by_budget",
+        "confusion",
+        "contrasts",
+        "attack_by_budget",
+        "attack_law",
+        "fidelity_negative",
+        "fidelity_positive",
+        "failure",
+    }
+)
+
+
+def build_sections(material: Material) -> tuple[list[Section], list[str]]:
+    """All sections with something to say, and a line for each that lacks a file it needs."""
+    found, left_out = [], []
+    for title, build in SECTIONS:
+        try:
+            section = build(material)
+        except NotRunError as reason:
+            left_out.append(f"{title}: left out, {reason}")
+            continue
+        if section is not None:
+            found.append(section)
+    return found, left_out

@@ -1,0 +1,33 @@
+"""two systems → paired bootstrap differences on the same test records, Holm-adjusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsynth.pipeline.settings import setting
+from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.system_arms import SYSTEM_KINDS, SYSTEM_THRESHOLDS, arm_setting
+
+
+@dataclass(frozen=True)
+class ContrastSettings:
+    seed: int = setting(minimum=0)
+    candidate_arm: str | None = arm_setting()
+    baseline_arm: str | None = arm_setting()
+    num_bootstrap: int = setting(minimum=1)
+    num_bins: int = setting(minimum=1)
+
+
+STAGE = Stage(
+    kind="contrast",
+    settings=ContrastSettings,
+    runs="fedsynth.stages.contrast.run:run",
+    side=Side.AUDITOR,
+    roles=("candidate", "baseline"),
+    accepts={"candidate": SYSTEM_KINDS, "baseline": SYSTEM_KINDS},
+    yields=always(Sensitivity.PRIVATE),
+    uncovered=lambda settings: (
+        SYSTEM_THRESHOLDS,
+        "every number of the contrast: computed on private test records",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Membership attacks on the encoder's own outputs."""

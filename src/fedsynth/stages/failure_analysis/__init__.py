@@ -1,0 +1,1 @@
+"""Where the synthetic-trained classifier fails, and how that relates to the latents."""

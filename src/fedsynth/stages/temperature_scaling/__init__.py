@@ -1,0 +1,1 @@
+"""One temperature, fitted on validation records."""
