@@ -25,12 +25,19 @@ def paper():
         ("tstr_diffusion_primary", Branch("diffusion", 4.0, "release", is_selected=True)),
         ("tstr_nonprivate_mixture", Branch("mixture", math.inf, "release_nonprivate")),
         ("audit_eps8", Branch("diffusion", 8.0, "release_eps8")),
+        ("tstr_diffusion_paid_eps1", Branch("diffusion", 1.0, "release_paid_eps1", is_paid=True)),
+        ("audit_paid", Branch("diffusion", 4.0, "release_paid", is_paid=True)),
         ("fusion_encoder", None),
         ("nothing", None),
     ],
 )
 def test_the_inputs_lead_to_generator_budget_and_release(paper, stage, branch):
     assert branch_of(paper, stage) == branch
+
+
+def test_the_variant_of_the_release_tells_whether_all_is_paid_for_not_its_name():
+    config = resolved(compose_config(["experiment=feddp_pald/paid"]))
+    assert branch_of(config, "tstr_diffusion") == Branch("diffusion", 4.0, "release", is_paid=True)
 
 
 def test_a_cycle_or_a_stage_without_inputs_has_no_branch():

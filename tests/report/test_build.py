@@ -152,6 +152,17 @@ def test_privacy_scope_states_guarantee_and_gaps(lab, build):
         assert expected in scope
 
 
+def test_privacy_scope_lists_what_one_budget_paid_for(lab, build):
+    part = {"name": "radii", "share": 0.25, "sensitivity": 1.5, "noise_std": 4.5, "num_releases": 28}
+
+    def pay(manifests):
+        manifests["release"]["ledger"][0] |= {"adjacency": "replace_one_any_label", "parts": [part]}
+
+    text = build(lab.run(stages=QUICK, edit=pay)).markdown.read_text()
+    assert "| radii | 28 | 25 % | 1.5000 | 4.5000 |" in text
+    assert "replaced by any other of the same client" in text
+
+
 def test_a_release_without_noise_is_called_no_privacy(lab, build):
     text = build(lab.run(epsilon=float("inf"), stages=QUICK)).markdown.read_text()
     assert "ε = ∞, no privacy" in text

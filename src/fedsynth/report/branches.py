@@ -81,7 +81,9 @@ def branch_of(config: dict[str, Any], name: str) -> Branch | None:
             epsilon = stage.get("epsilon")
             if epsilon is None:
                 return None
-            return Branch(generator or "release", float(epsilon), name, selected, "_paid" in name)
+            return Branch(
+                generator or "release", float(epsilon), name, selected, stage.get("variant") == "moments"
+            )
         generator = generator or _GENERATORS.get(str(kind), "")
         selected = selected or bool(kind == "synthesize" and inputs.get("validation"))
         name = str(inputs.get(_CARRIERS.get(str(kind), "")))

@@ -13,9 +13,11 @@ from fedsynth.report.tables import DASH, cell, number, table
 
 ADJACENCY_MEANINGS = {
     "replace_one": "two data sets are neighbors when one record is replaced by another; sizes stay the same",
+    "replace_one_any_label": "two data sets are neighbors when one record is replaced by any other of the same client, of"
+    " whatever class; the number of records of a client stays the same",
     "add_or_remove_one": "two data sets are neighbors when one record is added or removed",
 }
-_SHOWN = ("stage", "mechanism", "epsilon", "delta", "adjacency", "unit", "covered", "not_covered")
+_SHOWN = ("stage", "mechanism", "epsilon", "delta", "adjacency", "unit", "covered", "not_covered", "parts")
 
 
 def ledger_entries(run: Run) -> list[dict[str, Any]]:
@@ -114,7 +116,25 @@ def _entry_text(entry: dict[str, Any], also: Sequence[str] = ()) -> str:
         lines.append(
             "- " + "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in rest.items()) + "."
         )
+    if entry.get("parts"):
+        lines += ["", _parts_table(entry["parts"])]
     return "\n".join(lines)
+
+
+def _parts_table(parts: Sequence[dict[str, Any]]) -> str:
+    """What one budget paid for: the Gaussian releases that are composed, each with its share of μ²."""
+    header = ["part", "releases", "share of the budget", "sensitivity Δ", "noise SD σ"]
+    rows = [
+        [
+            cell(part["name"]),
+            f"{int(part['num_releases']):,}",
+            f"{100 * float(part['share']):.3g} %",
+            number(part["sensitivity"]),
+            number(part["noise_std"]),
+        ]
+        for part in parts
+    ]
+    return table(header, rows, right=range(1, len(header)))
 
 
 def _total_text(private: list[dict[str, Any]], runs: Sequence[Run]) -> str:

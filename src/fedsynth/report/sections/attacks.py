@@ -53,7 +53,8 @@ def membership_section(material: Material) -> Section | None:
         parts.append(
             "**The 1/σ law.** A score that is linear in the noisy release has a score gap proportional to 1/σ,"
             " and so has d' = √2 Φ⁻¹(AUROC), the distance of members from non-members in standard deviations of"
-            " the score. A true likelihood ratio falls as 1/σ² once the noise outweighs everything else."
+            " the score. The score gap of a likelihood ratio falls as 1/σ², its d' as 1/σ too, once the noise outweighs"
+            " what sampling half of the records does."
             f" {law[1]}"
         )
     if encoder:
@@ -94,14 +95,13 @@ def _encoder_rows(material: Material) -> list[Row]:
 def _figure(material: Material, audits: list[tuple[float, Row]]) -> ReportFigure | None:
     lines: dict[str, dict[float, Estimate]] = {}
     for epsilon, row in audits:
-        if "all paid" in row.label:
-            continue
-        for column in (SUMMARY_METRICS[0], SUMMARY_METRICS[1], SUMMARY_METRICS[3]):
+        paid = ", all paid" if "all paid" in row.label else ""
+        for column in (SUMMARY_METRICS[0], SUMMARY_METRICS[1], *(() if paid else SUMMARY_METRICS[3:4])):
             arm = row.arm + column.suffix
             record = material.get(row.stage, arm, column.metric)
             if record is not None and record.mean is not None:
                 item = estimate(material, Row(row.label, row.stage, arm), column.metric)
-                lines.setdefault(column.title, {})[epsilon] = item
+                lines.setdefault(column.title + paid, {})[epsilon] = item
     if max((len(line) for line in lines.values()), default=0) < 3:
         return None
     return ReportFigure(

@@ -93,13 +93,14 @@ def _figure(material: Material, audits: list[tuple[str, str]], name: str) -> Rep
         lines: dict[str, dict[float, Estimate]] = {}
         for _, stage in audits:
             branch = material.branch(stage)
-            if branch is None or branch.epsilon is None or branch.is_paid:
+            if branch is None or branch.epsilon is None:
                 continue
+            paid = ", all paid" if branch.is_paid else ""
             for generator, arm in (("mixture", f"mixture_{name}"), ("diffusion", name)):
                 record = material.get(stage, arm, column.metric)
                 if record is not None and record.mean is not None:
                     item = estimate(material, Row("", stage, arm), column.metric)
-                    lines.setdefault(generator, {})[branch.epsilon] = item
+                    lines.setdefault(generator + paid, {})[branch.epsilon] = item
         if max((len(line) for line in lines.values()), default=0) < 3:
             return None
         panels[column.title] = lines
