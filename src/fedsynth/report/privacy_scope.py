@@ -13,8 +13,8 @@ from fedsynth.report.tables import DASH, cell, number, table
 
 ADJACENCY_MEANINGS = {
     "replace_one": "two data sets are neighbors when one record is replaced by another; sizes stay the same",
-    "replace_one_any_label": "two data sets are neighbors when one record is replaced by any other of the same client, of"
-    " whatever class; the number of records of a client stays the same",
+    "replace_one_any_label": "two data sets are neighbors when one record is replaced by any other of the same client,"
+    " of whatever class; the number of records of a client stays the same",
     "add_or_remove_one": "two data sets are neighbors when one record is added or removed",
 }
 _SHOWN = ("stage", "mechanism", "epsilon", "delta", "adjacency", "unit", "covered", "not_covered", "parts")
