@@ -52,11 +52,11 @@ class BudgetSettings:
     budget: float | None = setting(above=0.0, allow_infinite=True, remedy="An ε, or null for no limit.")
 
 
-def check_run_settings(config: Mapping[str, Any]) -> None:
+def check_run_settings(config: dict[str, Any]) -> None:
     """Refuse impossible values of the run, its data and its paths.
 
     Args:
-        config: The resolved config.
+        config: The resolved config. What Hydra leaves a string (``.inf``, a quoted number) becomes a number in it.
 
     Raises:
         ConfigError: Naming the key, the value and the bounds.
@@ -67,9 +67,11 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
         (PathSettings, config["paths"], "paths"),
         (BudgetSettings, config["privacy"], "privacy"),
     )
+    checked = []
     for settings_type, values, path in sections:
         known = [field.name for field in fields(settings_type)]
-        build_settings(settings_type, {name: values[name] for name in known if name in values}, path)
+        built = build_settings(settings_type, {name: values[name] for name in known if name in values}, path)
+        checked.append((values, built))
     # OmegaConf takes "off" for false; Python takes the string for true.
     for key, value in (("plan", config["plan"]), ("data.download", config["data"]["download"])):
         if not isinstance(value, bool):
@@ -88,6 +90,9 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"paths.{name} is empty. Set {variable} to a folder, or leave it unset.", key=f"paths.{name}"
             )
+    for values, built in checked:
+        numbers = {name: value for name, value in vars(built).items() if isinstance(value, int | float)}
+        values.update(numbers)
     _check_files(config["data"].get("files"))
     if not config["plan"]:
         check_run_folder(Path(config["paths"]["log_dir"]) / "runs" / str(config["experiment_name"]))

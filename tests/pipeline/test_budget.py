@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsynth.composition import compose_config
-from fedsynth.errors import BudgetError, ConfigError
+from fedsynth.errors import BudgetError, ConfigError, PrivateInputError
 from fedsynth.pipeline.budget import check_budget, describe_prices, total_price
 from fedsynth.run import Run
 
@@ -69,6 +69,29 @@ def test_stages_of_the_auditor_do_not_spend() -> None:
     assert "release" not in prices
 
 
+@pytest.mark.parametrize("stage", ["fusion_encoder", "encode"])
+def test_calling_a_stage_the_auditor_s_does_not_get_a_release_past_the_budget(stage: str) -> None:
+    with pytest.raises(PrivateInputError, match=rf"'{stage}', which the auditor made"):
+        check("experiment=feddp_pald", f"+stages.{stage}.as_auditor=true", "privacy.budget=4")
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        # Norms in bf16 are off by up to 0.4 %, and so is the bound on the gradient of one record.
+        ("trainer=h100", r"precision=bf16-mixed .* trainer\.precision=32-true"),
+        ("trainer.precision=16-mixed", r"precision=16-mixed .* trainer\.precision=32-true"),
+        ("+trainer.gradient_clip_val=1.0", r"gradient_clip_val=1\.0 .* privacy\.encoder\.clip_norm"),
+        ("+trainer.accumulate_grad_batches=2", r"accumulate_grad_batches=2 .* federated\.batch_size"),
+    ],
+)
+def test_a_step_is_what_is_paid_for_or_the_run_is_refused(word: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=rf"stages\.fusion_encoder .* trainer\.{remedy}"):
+        check("experiment=feddp_pald/dp_sgd", word)
+    assert check("experiment=feddp_pald", word)  # nothing is paid for there
+    assert check("experiment=feddp_pald/dp_sgd", "trainer.precision=64-true")
+
+
 def _auditors() -> tuple[str, ...]:
     return tuple(f"+stages.{name}.as_auditor=true" for name in ("mix", "latent_ddpm", "synthesize"))
 
@@ -92,3 +115,8 @@ def test_a_release_without_guarantee_cannot_keep_a_budget() -> None:
 def test_an_impossible_budget_is_refused_by_its_key(value: str) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.budget"):
         check("experiment=feddp_pald", f"privacy.budget={value}")
+
+
+@pytest.mark.parametrize("value", [".inf", "'100'", "1e2"])
+def test_a_budget_is_a_number_however_it_is_written(value: str) -> None:
+    assert check("experiment=feddp_pald/dp_sgd", f"privacy.budget={value}")

@@ -238,6 +238,21 @@ def test_an_auditor_cannot_launder_private_records() -> None:
         plan(stages)
 
 
+def test_no_client_publishes_what_an_auditor_made_of_private_records() -> None:
+    # Otherwise an encoder trained "by the auditor" would reach the server in a release, and cost nothing.
+    with pytest.raises(PrivateInputError, match=r"stages\.publish .* 'measure', which the auditor made"):
+        plan(chain(measure={"as_auditor": True}))
+    stages = chain(publish={"as_auditor": True}, total={"as_auditor": True})
+    assert [planned.side for planned in plan(stages)] == [Side.CLIENT, Side.AUDITOR, Side.AUDITOR]
+
+
+def test_a_release_that_states_no_price_counts_as_one_without_guarantee() -> None:
+    prices = {planned.name: planned.price for planned in plan(chain())}
+    assert prices == {"measure": None, "publish": (math.inf, 0.0), "total": None}
+    kept = plan(chain(publish={"value": math.inf}, total={"as_auditor": True}))
+    assert kept[1].price is None
+
+
 def test_an_auditor_of_released_inputs_keeps_their_mark() -> None:
     assert marks(chain(total={"as_auditor": True}))["total"] is Sensitivity.RELEASED
 

@@ -15,7 +15,7 @@ import pytest
 from bench import calls, chain, plan, run, runner, start, statuses, toy
 from toystages.behavior import ToyError
 
-from fedsynth.errors import ArtifactError, ConfigError
+from fedsynth.errors import ArtifactError, ConfigError, PrivacyError
 from fedsynth.pipeline.runner import Selection, Terminated, downstream
 
 ALL = ["measure", "publish", "total"]
@@ -151,6 +151,16 @@ def test_a_failing_stage_keeps_what_was_finished_before_it(tmp_path: Path) -> No
         run(tmp_path, chain(total={"behavior": "fail"}))
     done = run(tmp_path, chain())
     assert statuses(done) == {"measure": "cached", "publish": "cached", "total": "computed"}
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [("no direction", "stages.one: no direction"), ("stages.one.rank is low", "stages.one.rank is low")],
+)
+def test_a_refusal_names_its_stage_once(tmp_path: Path, said: str, shown: str) -> None:
+    with pytest.raises(PrivacyError) as caught:
+        run(tmp_path, {"one": toy("constant", behavior=f"refuse {said}")})
+    assert str(caught.value) == shown
 
 
 def test_an_interrupted_stage_leaves_its_checkpoint_and_no_artifact(tmp_path: Path) -> None:

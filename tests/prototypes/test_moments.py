@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moment_cases import SHARES, budget, options, planted, released, streams
+from torch import Tensor
 
 from fedsynth.errors import ArtifactError, PrivacyError
 from fedsynth.privacy import (
@@ -18,12 +19,14 @@ from fedsynth.privacy import (
     counted_sum_sensitivity,
     second_moment_sensitivity,
 )
+from fedsynth.privacy.budget import GaussianBudget, Noisy
 from fedsynth.prototypes import (
     MomentFrame,
     MomentRelease,
     moment_budget,
     moments_ledger_entry,
     release_cell_moments,
+    release_moments,
 )
 from fedsynth.records import InvalidTensorError
 
@@ -233,3 +236,58 @@ def test_shared_noise_is_refused() -> None:
             options(), epsilon=1.0, delta=1e-5, shares=SHARES, composition=Composition.GDP, num_clients=2,
             seed_generator=lambda client: streams()(0),
         )  # fmt: skip
+
+
+class Replay(GaussianBudget):
+    """Answers with a transcript instead of noise, and remembers what it was asked to protect."""
+
+    def replay(self, transcript: list[Tensor]) -> GaussianBudget:
+        self.asked: list[tuple[Tensor, float]] = []
+        self.transcript = iter(transcript)
+        return self
+
+    def release(self, part: str, values: Tensor, sensitivity: float) -> Noisy:
+        noisy = super().release(part, values, sensitivity)
+        self.asked.append((values.double(), sensitivity))
+        return Noisy(next(self.transcript, noisy.values), noisy.std)
+
+
+@pytest.mark.parametrize("length", [0.0, 1.0, 1e6])
+@pytest.mark.parametrize("moves", [False, True])
+def test_given_one_transcript_no_message_of_a_neighbor_moves_beyond_its_sensitivity(
+    length: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of the proof, for the whole chain: radius, subspace, counts, histogram and moments."""
+    latents, labels, clients, directions = planted()
+    heard: list[Tensor] = []
+    release = GaussianBudget.release
+
+    def listen(self: GaussianBudget, *arguments: Any) -> Noisy:
+        noisy = release(self, *arguments)
+        heard.append(noisy.values)
+        return noisy
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussianBudget, "release", listen)
+        released(latents, labels, clients, epsilon=4.0)
+    monkeypatch.setattr("fedsynth.prototypes.moment_options.GaussianBudget", Replay)
+    asked = {}
+    for name in ("before", "after"):
+        if name == "after":
+            row = int(latents.norm(dim=1).argmax())
+            latents, labels = latents.clone(), labels.clone()
+            latents[row] = -length * directions[:, 0]
+            labels[row] = 1 - labels[row] if moves else labels[row]
+        spender: Any = budget(4.0)
+        arguments = {"num_classes": 2, "options": options(), "budget": spender.replay(list(heard))}
+        release_moments(latents, labels, clients, **arguments)
+        asked[name] = spender.asked
+    assert len(asked["before"]) == len(asked["after"]) == len(heard) == 3 * (6 + 1) + 4
+    moved = 0.0
+    for (one, sensitivity), (other, same) in zip(asked["before"], asked["after"], strict=True):
+        distance = (one - other).reshape(len(one), -1).norm(dim=1)  # [client]
+        assert same == sensitivity
+        assert int((distance > 1e-9 * sensitivity).sum()) <= 1
+        assert float(distance.max()) <= sensitivity * (1 + 1e-9)
+        moved = max(moved, float(distance.max()) / sensitivity)
+    assert moved > 0.5

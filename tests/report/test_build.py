@@ -169,6 +169,61 @@ def test_a_release_without_noise_is_called_no_privacy(lab, build):
     assert "Total of one run" not in text
 
 
+def test_the_sum_over_runs_adds_up_what_each_run_spent(lab, build):
+    """DP-SGD reaches a slightly different ε in every run."""
+
+    def spend(epsilon):
+        return lambda manifests: manifests["release"]["ledger"][0].update(epsilon=epsilon)
+
+    runs = [lab.run(seed, stages=QUICK, edit=spend(epsilon)) for seed, epsilon in ((42, 3.5), (43, 4.0))]
+    text = build(*runs).markdown.read_text()
+    assert "ε ≤ 3.5, δ ≤ 1e-05" in text
+    assert "the sum would be ε ≤ 7.5, δ ≤ 2e-05" in text
+
+
+def test_the_total_names_its_adjacency(lab, build):
+    def mixed(manifests):
+        other = manifests["release"]["ledger"][0] | {"adjacency": "replace_one_any_label", "epsilon": 2.0}
+        manifests["release"]["ledger"].append(other)
+
+    text = build(lab.run(stages=QUICK, edit=mixed)).markdown.read_text()
+    assert "ε ≤ 6, δ ≤ 2e-05, for the adjacency replace_one (which replace_one_any_label implies)" in text
+
+
+def test_adjacencies_that_do_not_add_up_have_no_total(lab, build):
+    def mixed(manifests):
+        other = manifests["release"]["ledger"][0] | {"adjacency": "add_or_remove_one"}
+        manifests["release"]["ledger"].append(other)
+
+    text = build(lab.run(stages=QUICK, edit=mixed)).markdown.read_text()
+    assert "**No total.**" in text
+    assert "ε ≤" not in text
+
+
+def test_updates_that_left_the_clients_are_not_called_a_comparison(lab, build):
+    def leave(manifests):
+        entry = {
+            "stage": "fusion_encoder", "mechanism": "none", "epsilon": "inf", "delta": 0.0, "adjacency": None,
+            "covered": "nothing", "not_covered": ["FedAvg updates"],
+        }  # fmt: skip
+        manifests["fusion_encoder"]["ledger"].append(entry)
+
+    text = build(lab.run(stages=QUICK, edit=leave)).markdown.read_text()
+    assert "**ε = ∞, no privacy**. Without any guarantee: FedAvg updates" in text
+    assert "kept as a comparison" not in text
+    assert "What has ε = ∞ is not in this sum" in text
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_source_of_the_noise_is_told_as_it_was(lab, build, secure):
+    def draw(manifests):
+        manifests["release"]["settings"]["secure_noise"] = secure
+
+    text = build(lab.run(stages=QUICK, edit=draw)).markdown.read_text()
+    assert ("whoever knows the seed can remove the noise" in text) is not secure
+    assert ("taken from the operating system" in text) is secure
+
+
 def test_a_run_without_release_claims_nothing(lab, build):
     text = build(lab.run(stages=("clients", "fusion_encoder"))).markdown.read_text()
     assert "**No privacy guarantee.**" in text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
+import fedsynth.compare.__main__ as compare
 from fedsynth.errors import ConfigError
 from fedsynth.report.__main__ import choose_runs, main, parse_arguments
 
@@ -120,3 +123,76 @@ def test_main_turns_user_errors_into_one_message(tmp_path: Path, capsys):
 def test_help_is_the_module_docstring(capsys):
     assert main(["--help"]) == 0
     assert "python -m fedsynth.report" in capsys.readouterr().out
+
+
+#: Place in run.json or, after "/", in the manifest of the encoder, and what is put there.
+DAMAGE = [
+    ("seed", None), ("seed", "x"), ("seed", math.nan), ("seed", True), ("seconds", math.nan), ("seconds", "x"),
+    ("stages", "x"), ("stages", 7), ("stages", []), ("stages.encode", 7), ("stages.encode.path", 7),
+    ("stages.encode.key", 7), ("stages.encode.seconds", "x"), ("config", "x"), ("config.stages", 7),
+    ("config.stages.encode", "x"), ("config.paper", 7), ("experiment", 7), ("created", 7), ("environment", "x"),
+    ("/metrics", 7), ("/metrics", [7]), ("/metrics", [{"value": 1.0}]), ("/metrics", [{"metric": "m", "value": "x"}]),
+    ("/metrics", [{"metric": "m", "value": 1.0, "ci_low": "x"}]), ("/notes", 7), ("/ledger", [7]), ("/ledger", "x"),
+    ("/uncovered", [7]), ("/data", [7]), ("/data", "x"), ("/settings", 7), ("/key_parts", 7), ("/inputs", "x"),
+    ("/key", 7), ("/key_parts.settings", "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", [main, compare.main])
+@pytest.mark.parametrize(("place", "value"), DAMAGE)
+def test_a_damaged_file_is_one_message_that_names_it_and_the_place(lab, tmp_path, capsys, tool, place, value):
+    run = lab.run(42)
+    other = lab.run(43)
+    path = run / "run.json"
+    if place.startswith("/"):
+        path = lab.log_dir / json.loads(path.read_text())["stages"]["encode"]["path"] / "manifest.json"
+    content = json.loads(path.read_text())
+    *parents, last = place.strip("/").split(".")
+    inner = content
+    for name in parents:
+        inner = inner[name]
+    assert last in inner, "the fake has no such place"
+    inner[last] = value
+    path.write_text(json.dumps(content))
+    where = "output" if tool is main else "out"
+    words = [f"runs={run},{other}", f"log_dir={lab.log_dir}", f"{where}={tmp_path / 'out.html'}"]
+    assert tool(words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert str(path) in said
+    assert place.strip("/") in said
+    assert "Delete" in said
+    assert not (tmp_path / "out.html").exists()
+
+
+@pytest.mark.parametrize("tool", [main, compare.main])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["runs=,"], "runs is empty"),
+        ([f"runs={'x' * 5000}"], "no run 'xxx"),
+        (["last=2", "runs=a"], "leave out"),
+        (["last=²"], "whole number"),
+    ],
+)
+def test_words_that_name_no_run_are_one_message(lab, capsys, tool, words, message):
+    lab.run(42)
+    assert tool([*words, f"log_dir={lab.log_dir}"]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tool", "key"), [(main, "output"), (compare.main, "out")])
+def test_a_place_that_cannot_be_written_is_one_message(lab, tmp_path, capsys, tool, key):
+    lab.run(42)
+    (tmp_path / "file").write_text("kept")
+    assert tool([f"log_dir={lab.log_dir}", f"{key}={tmp_path / 'file' / 'x.html'}"]) == 1
+    assert f"Give another place with {key}=" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("first", [42, 43])
+def test_a_run_killed_before_its_first_stage_is_reported_beside_a_whole_one(lab, tmp_path, first):
+    runs = [lab.run(first, stages=(), finished=False), lab.run(85 - first)]
+    words = [f"runs={runs[0]},{runs[1]}", f"log_dir={lab.log_dir}"]
+    assert main([*words, f"output={tmp_path / 'out'}"]) == 0
+    assert compare.main([*words, f"out={tmp_path / 'out.html'}"]) == 0
+    assert main([f"runs={runs[0]}", f"log_dir={lab.log_dir}"]) == 0

@@ -16,9 +16,9 @@ from fedsynth.data.paired import PairedClients
 from fedsynth.models.encoders import ImageEncoder
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
-from fedsynth.stages.fusion_encoder.evaluation import ARMS
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import load_network, network_numbers, predict
+from fedsynth.stages.system_arms import ARMS
 
 
 def module(**changes: Any) -> FusionEncoder:

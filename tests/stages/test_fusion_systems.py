@@ -19,9 +19,9 @@ from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import find_stage
 from fedsynth.stages import training
 from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
-from fedsynth.stages.fusion_encoder.evaluation import arms_of
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import build_network, load_network, network_numbers, predict
+from fedsynth.stages.system_arms import arms_of
 
 ROUNDS = 3
 UNUSED = {"image": "signal_encoder", "ecg": "image_encoder"}

@@ -290,6 +290,59 @@ def test_training_on_one_batch_again_and_again_is_refused(tmp_path: Path, pairs:
     assert plan_private_training(settings("fusion_encoder"), pairs, context) is None
 
 
+def test_no_two_steps_of_all_clients_and_rounds_share_their_noise_or_their_draw(
+    tmp_path: Path, clients: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opacus.optimizers import DPOptimizer
+
+    noises, draws = [], []
+    add, step = DPOptimizer.add_noise, PrivateFusionEncoder.training_step
+
+    def heard(self: DPOptimizer) -> None:
+        add(self)
+        first = self.params[0]
+        noise = (first.grad - first.summed_grad).flatten()[:8] / (self.noise_multiplier * self.max_grad_norm)
+        noises.append(noise.clone())
+
+    def drawn(self: PrivateFusionEncoder, batch: dict[str, Tensor], index: int) -> None:
+        draws.append(batch["image"].flatten(1).sum(1).tolist())
+        step(self, batch, index)
+
+    monkeypatch.setattr(DPOptimizer, "add_noise", heard)
+    monkeypatch.setattr(PrivateFusionEncoder, "training_step", drawn)
+    made = run(tmp_path / "a", clients)
+    paid = sum(note["steps"] for note in made.manifest["notes"]["dp_sgd"].values())
+    assert len(noises) == len(draws) == paid == 30
+    distance = torch.cdist(torch.stack(noises), torch.stack(noises)) + 10 * torch.eye(30)
+    assert float(distance.min()) > 0.1
+    assert len({tuple(draw) for draw in draws}) > 25  # small batches of few records may repeat
+
+
+@pytest.mark.parametrize("share", [0.34, 1.0])
+def test_no_client_takes_more_steps_than_were_paid_for(
+    tmp_path: Path, clients: Artifact, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    taken: dict[int, int] = {}
+    start, step = PrivateFusionEncoder.on_client_start, PrivateFusionEncoder.training_step
+    current = []
+
+    def started(self: PrivateFusionEncoder, client: int) -> None:
+        current.append(client)
+        start(self, client)
+
+    def counted(self: PrivateFusionEncoder, *arguments: Any) -> None:
+        taken[current[-1]] = taken.get(current[-1], 0) + 1
+        step(self, *arguments)
+
+    monkeypatch.setattr(PrivateFusionEncoder, "on_client_start", started)
+    monkeypatch.setattr(PrivateFusionEncoder, "training_step", counted)
+    made = run(tmp_path / "a", clients, participation=share)
+    paid = {int(name): note["steps"] for name, note in made.manifest["notes"]["dp_sgd"].items()}
+    assert taken
+    assert all(taken[client] <= paid[client] for client in taken)
+    assert (taken == paid) == (share == 1.0)
+
+
 def test_an_unplanned_private_module_says_so() -> None:
     numbers = network_numbers(settings("fusion_encoder", **PRIVATE))
     module = PrivateFusionEncoder(network=numbers, modality_dropout=0.0, learning_rate=0.1, weight_decay=0.0)

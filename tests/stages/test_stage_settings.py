@@ -45,6 +45,25 @@ def check(*words: str) -> set[str]:
         ("stages.tstr_real.inputs.train=release", "tstr_real.inputs.train"),
         ("stages.audit.inputs.release=mix", "audit.inputs.release"),
         ("stages.audit.inputs.synthetic=latent_ddpm", "audit.inputs.synthetic"),
+        ("diffusion.num_synthetic_per_class=2", "audit.samples_per_class"),
+        ("privacy.clip_radius=1e300", "release.clip_radius"),
+        *(
+            (f"privacy.moments.{word}", f"release.{word.partition('=')[0]}")
+            for word in (
+                "radius_low=1e-300",
+                "radius_high=1e300",
+                "radius_slack=1e300",
+                "radius_slack=1e-300",
+                "num_rounds=1000",
+                "noise_edge=1e300",
+                "num_bins=99999999999",
+                "num_components=99999999999",
+                "clip_factor=1e300",
+                "clip_factor=1e-300",
+            )
+        ),
+        ("privacy.encoder.clip_norm=1e300", "fusion_encoder.clip_norm"),
+        ("privacy.encoder.clip_norm=1e-300", "fusion_encoder.clip_norm"),
     ],
 )
 def test_what_cannot_work_is_refused_under_its_key(word: str, key: str) -> None:
@@ -52,6 +71,44 @@ def test_what_cannot_work_is_refused_under_its_key(word: str, key: str) -> None:
         check(word)
     assert str(caught.value).startswith(f"stages.{key} must ")
     assert caught.value.key == f"stages.{key}"
+
+
+PAPER = "experiment=feddp_pald/paper"
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["stages.contrast_both_image.candidate_arm=null"], "contrast_both_image.candidate_arm"),
+        (["stages.contrast_diffusion_real.baseline_arm=both"], "contrast_diffusion_real.baseline_arm"),
+        (
+            ["stages.contrast_image_ecg.inputs.candidate=fusion_ecg_only"],
+            "contrast_image_ecg.candidate_arm",
+        ),
+        (["model.modalities=[image]"], "temperature_encoder.arm"),
+        (["stages.temperature_encoder.arm=null"], "temperature_encoder.arm"),
+        (["stages.temperature_diffusion.arm=both"], "temperature_diffusion.arm"),
+    ],
+)  # fmt: skip
+def test_an_arm_that_a_system_will_not_have_is_refused_before_it_is_trained(
+    words: list[str], key: str
+) -> None:
+    assert "contrast_image_ecg" in check(PAPER)
+    with pytest.raises(ConfigError, match=rf"stages\.{key} must be ") as caught:
+        check(PAPER, *words)
+    assert caught.value.key == f"stages.{key}"
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf", "0", "2"])
+def test_an_impossible_share_is_refused_by_its_name(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"stages\.release\.shares(\.radius)? must ") as caught:
+        check(f"privacy.shares.radius={value}")
+    assert caught.value.key == "stages.release.shares"
+
+
+def test_dp_sgd_does_not_train_networks_that_normalize_over_the_batch() -> None:
+    with pytest.raises(ConfigError, match="mechanism=dp_sgd needs backbone=conv, got timm:resnet18"):
+        check("privacy=dp_sgd", "model.backbone=timm:resnet18")
 
 
 @pytest.mark.parametrize("word", ["model=group_norm", "federated.training=centralized"])

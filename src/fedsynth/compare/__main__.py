@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _names(text: str) -> tuple[str, ...]:
     """Names between commas or spaces; a folder may have spaces in its name."""
     parts = [part.strip() for part in text.split(",")]
-    words = [word for part in parts for word in ([part] if Path(part).is_dir() else part.split())]
+    words = [word for part in parts for word in ([part] if os.path.isdir(part) else part.split())]
     return tuple(dict.fromkeys(word for word in words if word))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,9 @@ from fedsynth.compare.page import render_page
 from fedsynth.compare.privacy_utility import privacy_utility_figure
 from fedsynth.compare.results import Results, collect_results
 from fedsynth.compare.sweep import sweep_figure, sweep_picture
-from fedsynth.errors import ArtifactError, ConfigError
+from fedsynth.errors import ConfigError
 from fedsynth.report.drawing import save_png
+from fedsynth.report.files import replace_file
 from fedsynth.report.runs import Run
 
 
@@ -64,18 +63,13 @@ def compare_runs(runs: Sequence[Run], page: Path, *, remarks: Sequence[str] = ()
     text = render_page(grouping, results, figures, notes, page)
     picture = sweep_picture(grouping, results)
     path = page.with_name(f"{page.stem}.sweep.png")
-    try:
-        if picture is None:
-            path.unlink(missing_ok=True)  # of an earlier comparison under this name
-        else:
-            buffer = io.BytesIO()
-            save_png(picture, buffer)
-            _replace(path, buffer.getvalue())
-        _replace(page, text.encode())
-    except OSError as error:
-        raise ArtifactError(
-            f"{page} cannot be written ({error.strerror}). Give another place with out=…."
-        ) from error
+    if picture is not None:
+        buffer = io.BytesIO()
+        save_png(picture, buffer)
+        replace_file(path, buffer.getvalue(), "out")
+    replace_file(page, text.encode(), "out")
+    if picture is None:
+        path.unlink(missing_ok=True)  # of an earlier comparison under this name
     return CompareFiles(page, None if picture is None else path, grouping, results, figures, notes)
 
 
@@ -84,17 +78,3 @@ def default_page(log_dir: Path, runs: Sequence[Run]) -> Path:
     names = list(dict.fromkeys(run.experiment for run in runs))
     stem = "_".join(name.replace("/", "-") for name in names[:3]) + ("_and_more" if len(names) > 3 else "")
     return Path(log_dir) / "compare" / f"{stem}.html"
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step: a temporary sibling, then a rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

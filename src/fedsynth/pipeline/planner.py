@@ -6,6 +6,7 @@ anything runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from fedsynth.pipeline.budget import check_budget
 from fedsynth.pipeline.fingerprint import code_digest, fingerprint
 from fedsynth.pipeline.settings import build_settings, key_values, unknown_key
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, find_stage
-from fedsynth.pipeline.trainer import check_trainer
+from fedsynth.pipeline.trainer import check_private_trainer, check_trainer
 
 RESERVED = ("stage", "inputs", "trainer", "as_auditor")
 # Trainer arguments that say where and how loudly, not what, is computed. All others enter the key, so that a
@@ -28,7 +29,13 @@ PLACEMENT = (
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of one run, checked and keyed. ``key`` is empty while its data are still to be fetched."""
+    """A stage of one run, checked and keyed.
+
+    Attributes:
+        key: Empty while its data are still to be fetched.
+        price: (ε, δ) that it releases at; None if nothing leaves the clients here, or only the auditor sees it.
+            A release of private records that states no price counts as one without guarantee, (∞, 0).
+    """
 
     name: str
     stage: Stage
@@ -39,11 +46,7 @@ class PlannedStage:
     sensitivity: Sensitivity
     key: str
     key_parts: Mapping[str, Any]
-
-    @property
-    def price(self) -> tuple[float, float] | None:
-        """(ε, δ) that the stage releases at; None if nothing leaves the clients here, or only the auditor sees it."""
-        return None if self.side is Side.AUDITOR else self.stage.price(self.settings)
+    price: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -100,14 +103,20 @@ def _plan_one(
     private_data = [source for source in stage.data if source not in sources or sources[source].private]
     # The boundary first: that an input is private matters more than that it has another form.
     _check_boundary(name, side, inputs, marks, private_data)
+    _check_not_of_auditor(name, side, inputs, planned)
     _check_kinds(path, stage, inputs, planned)
+    stage.check_suppliers(settings, {role: planned[supplier] for role, supplier in inputs.items()}, path)
     everything_read = {**marks, **{f"data {source}": Sensitivity.PRIVATE for source in private_data}}
+    reads_private = Sensitivity.PRIVATE in everything_read.values()
     sensitivity = stage.yields(settings, everything_read)
     # What an auditor computes from private inputs stays there, whatever the stage yields elsewhere.
-    if side is Side.AUDITOR and Sensitivity.PRIVATE in everything_read.values():
+    if side is Side.AUDITOR and reads_private:
         sensitivity = Sensitivity.PRIVATE
     check_trainer(config.get("trainer") or {}, f"{path}.trainer", trained=stage.trains)
     merged = {**trainer, **(config.get("trainer") or {})}
+    price = _price(stage, settings, side, sensitivity, reads_private=reads_private)
+    if stage.trains and price is not None and math.isfinite(price[0]):
+        check_private_trainer(merged, path)
     parts: dict[str, Any] = {
         "kind": stage.kind,
         "code": code_digest(stage.runs.split(":")[0]),
@@ -120,7 +129,16 @@ def _plan_one(
     }
     complete = all(parts["inputs"].values()) and all(parts["data"].values())
     key = fingerprint(parts) if complete else ""
-    return PlannedStage(name, stage, settings, inputs, merged, side, sensitivity, key, parts)
+    return PlannedStage(name, stage, settings, inputs, merged, side, sensitivity, key, parts, price)
+
+
+def _price(
+    stage: Stage, settings: Any, side: Side, sensitivity: Sensitivity, *, reads_private: bool
+) -> tuple[float, float] | None:
+    price = None if side is Side.AUDITOR else stage.price(settings)
+    if price is None and reads_private and sensitivity is Sensitivity.RELEASED:
+        return math.inf, 0.0
+    return price
 
 
 def _inputs(config: Mapping[str, Any], stage: Stage, path: str) -> dict[str, str]:
@@ -176,6 +194,20 @@ def _check_boundary(
             "on the clients (side=Side.CLIENT in its Stage), or set "
             f"stages.{name}.as_auditor=true if no server would run it."
         )
+
+
+def _check_not_of_auditor(
+    name: str, side: Side, inputs: Mapping[str, str], planned: Mapping[str, PlannedStage]
+) -> None:
+    """A client could publish it, in a release whose price leaves out what the auditor did."""
+    for role, supplier in inputs.items():
+        made = planned[supplier]
+        if side is Side.CLIENT and made.side is Side.AUDITOR and made.sensitivity is Sensitivity.PRIVATE:
+            raise PrivateInputError(
+                f"stages.{name} runs on the clients but its input {role!r} comes from {supplier!r}, which the auditor "
+                f"made of private records; nothing of that may leave again. Leave out stages.{supplier}.as_auditor, "
+                f"or set stages.{name}.as_auditor=true as well."
+            )
 
 
 def _check_shapes(stages: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fedsynth.errors import ArtifactError, ConfigError
+from fedsynth.errors import ArtifactError, ConfigError, FedSynthError
 from fedsynth.pipeline.artifacts import Artifact, ArtifactStore, is_disk_full
 from fedsynth.pipeline.fingerprint import canonical
 from fedsynth.pipeline.planner import PlannedStage
@@ -178,6 +178,11 @@ class Runner:
                 # SIGTERMException carries no exit status: without this a killed run would pass for a finished one.
                 if type(error).__name__ == "SIGTERMException":
                     raise Terminated from error
+                raise
+            except FedSynthError as error:
+                # Pure packages know nothing of stages: their messages would not say whose input was at fault.
+                if f"stages.{planned.name}" not in str(error):
+                    error.args = (f"stages.{planned.name}: {error}",)
                 raise
             except Exception as error:
                 if not is_disk_full(error):

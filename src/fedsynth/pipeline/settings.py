@@ -98,6 +98,8 @@ def _number(value: Any, field: dataclasses.Field[Any]) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_number(element, field) for element in value]
+    if isinstance(value, Mapping):
+        return {key: _number(element, field) for key, element in value.items()}
     if isinstance(value, str) and re.fullmatch(r"[-+]?\.?inf|\.?nan", value.strip(), re.IGNORECASE):
         return float(value.strip().replace(".", ""))
     return value

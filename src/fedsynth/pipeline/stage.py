@@ -170,6 +170,8 @@ class Stage:
         uncovered: What leaves the clients here without a formal guarantee, given the settings.
         price: (ε, δ) of what leaves the clients here, from the settings alone; (∞, 0) for a release without
             guarantee, None for a stage that releases nothing.
+        check_suppliers: Refuses settings that do not fit the planned stages that supply the inputs, given by role,
+            with a ConfigError that names the key below the config path of the stage.
     """
 
     kind: str
@@ -184,6 +186,7 @@ class Stage:
     trains: bool = False
     uncovered: Callable[[Any], tuple[str, ...]] = lambda settings: ()
     price: Callable[[Any], tuple[float, float] | None] = lambda settings: None
+    check_suppliers: Callable[[Any, Mapping[str, Any], str], None] = lambda settings, suppliers, path: None
 
     def load(self) -> RunFunction:
         """Import the function that runs the stage (and with it torch)."""

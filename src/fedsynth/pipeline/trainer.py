@@ -17,6 +17,9 @@ PRECISIONS = (
     "32-true", "64-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "32", "64", 32, 64,
 )  # fmt: skip
 
+# Norms of single gradients are rounded in all others, by up to 0.4 % in bf16: so would the sensitivity be.
+FULL_PRECISIONS = (None, 32, 64, "32", "64", "32-true", "64-true")
+
 SHARES = (
     "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",
     "overfit_batches", "val_check_interval",
@@ -96,6 +99,36 @@ def check_trainer(values: Any, path: str, *, trained: bool = True) -> None:
         raise ConfigError(f"{key} must be ≥ 1, got None. Say how many: {key}=NUMBER.", key=key)
     for name in SHARES:
         _check_share(getattr(settings, name), f"{path}.{name}")
+
+
+def check_private_trainer(values: Mapping[str, Any], path: str) -> None:
+    """Refuse trainer arguments under which a step of DP-SGD is not what is paid for.
+
+    Args:
+        values: Of a stage that trains at a finite ε, all of its arguments.
+        path: The stage's place in the config, for messages.
+
+    Raises:
+        ConfigError: Naming the argument, its value and what to say instead.
+    """
+    refused = {
+        "precision": (FULL_PRECISIONS, "rounded norms bound no gradient. Say trainer.precision=32-true"),
+        "accumulate_grad_batches": (
+            (None, 1),
+            "every step is paid for by itself. Raise federated.batch_size",
+        ),
+        "gradient_clip_val": (
+            (None,),
+            "every record's gradient is clipped, to privacy.encoder.clip_norm. Set that",
+        ),
+    }
+    for name, (allowed, remedy) in refused.items():
+        value = values.get(name)
+        if value not in allowed:
+            raise ConfigError(
+                f"{path} trains at a finite ε, which trainer.{name}={value} does not fit: {remedy}.",
+                key=f"trainer.{name}",
+            )
 
 
 def _check_devices(devices: Any, key: str) -> None:

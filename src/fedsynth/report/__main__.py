@@ -57,7 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
             close = difflib.get_close_matches(key, KEYS, n=1)
             hint = f" Did you mean {close[0]}=…?" if close else ""
             raise ConfigError(f"Cannot read {word!r}: give key=value with one of {', '.join(KEYS)}.{hint}")
-        if key in values or not value:
+        if key in values or not value.strip(", "):
             raise ConfigError(
                 f"{key} is {'given twice' if key in values else 'empty'}: give it once, with a value."
             )
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _named_run(name: str, log_dir: Path) -> Run:
-    if (Path(name) / RUN_FILE).is_file():
+    if os.path.isfile(Path(name) / RUN_FILE):  # False, where pathlib fails, for a name no file can have
         return load_run(Path(name), log_dir=log_dir)
     folders = sorted(path.parent for path in (log_dir / "runs").rglob(RUN_FILE))
     exact = [folder for folder in folders if folder.name == name]
@@ -200,8 +200,9 @@ def _named_run(name: str, log_dir: Path) -> Run:
         )
     names = [folder.name for folder in folders]
     close = difflib.get_close_matches(name, names, n=3) or names[-3:]
+    shown = f"{name[:80]}…" if len(name) > 80 else name
     raise ConfigError(
-        f"runs: no run {name!r} below {log_dir / 'runs'} ({len(names)} runs there)."
+        f"runs: no run {shown!r} below {log_dir / 'runs'} ({len(names)} runs there)."
         + (f" Nearest: {', '.join(close)}." if close else " Run an experiment first.")
     )
 

@@ -47,7 +47,7 @@ def privacy_section(runs: Sequence[Run]) -> str:
     run = runs[0]
     entries = ledger_entries(run)
     parts = ["## Privacy scope"]
-    private = [entry for entry in entries if math.isfinite(entry["epsilon"])]
+    private = _private(run)
     if not entries:
         parts.append(
             "**No privacy guarantee.** No stage of this run recorded a differentially private release, so ε"
@@ -70,10 +70,31 @@ def privacy_section(runs: Sequence[Run]) -> str:
     parts += _per_client(run, {entry["stage"] for entry in private})
     parts.append(
         "A guarantee on one release is not a guarantee for the whole system, and a failed attack is no proof"
-        " of privacy. The noise of this run comes from a seeded generator, so that it can be repeated:"
-        " whoever knows the seed can remove the noise. Never publish a release together with its seed."
+        f" of privacy.{_noise_source(run, [entry['stage'] for entry in private])}"
     )
     return "\n\n".join(parts)
+
+
+def _noise_source(run: Run, stages: Sequence[str]) -> str:
+    """Whether somebody can draw the noise again."""
+    secure = [
+        name
+        for name in stages
+        if name in run.stages and (run.stages[name].manifest or {}).get("settings", {}).get("secure_noise")
+    ]
+    names = ", ".join(f"`{name}`" for name in secure)
+    text = (
+        f" The noise of {names} was taken from the operating system and is never drawn again."
+        if secure
+        else ""
+    )
+    if len(secure) < len(stages) or not stages:
+        subject = "other noise of this run" if secure else "noise of this run"
+        text += (
+            f" The {subject} comes from a seeded generator, so that it can be repeated: whoever knows the seed can"
+            " remove the noise. Never publish a release together with its seed."
+        )
+    return text
 
 
 def _alike(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -89,10 +110,7 @@ def _entry_text(entry: dict[str, Any], also: Sequence[str] = ()) -> str:
     names = ", ".join(f"`{name}`" for name in (entry["stage"], *also))
     title = f"**{stage_title(entry['stage'])}** ({names})"
     if math.isinf(entry["epsilon"]):
-        return (
-            f"{title}: **ε = ∞, no privacy**, kept as a comparison. Without any guarantee:"
-            f" {cell(entry.get('not_covered'))}."
-        )
+        return f"{title}: **ε = ∞, no privacy**. Without any guarantee: {cell(entry.get('not_covered'))}."
     epsilon = cell(entry["epsilon"]) if math.isfinite(entry["epsilon"]) else "not stated"
     delta = cell(entry["delta"]) if math.isfinite(entry["delta"]) else "not stated"
     lines = [f"{title}: **ε = {epsilon}, δ = {delta}**, mechanism: {cell(entry.get('mechanism'))}."]
@@ -138,21 +156,45 @@ def _parts_table(parts: Sequence[dict[str, Any]]) -> str:
 
 
 def _total_text(private: list[dict[str, Any]], runs: Sequence[Run]) -> str:
-    epsilon = sum(entry["epsilon"] for entry in private)
-    delta = sum(entry["delta"] for entry in private if math.isfinite(entry["delta"]))
+    relation = _common_adjacency(private)
+    if relation is None:
+        return "**No total.** The releases hold for different adjacencies, whose ε do not add up."
+    epsilon, delta = _sums(private)
     text = (
         "**Total of one run**, all private releases together (basic sequential composition): ε ≤"
-        f" {epsilon:g}, δ ≤ {delta:g}."
+        f" {epsilon:g}, δ ≤ {delta:g}{relation}."
     )
     if len(runs) > 1:
+        epsilon, delta = _sums([entry for run in runs for entry in _private(run)])
         text += (
             f" This report stands on {len(runs)} runs; if the releases of all of them were published and they"
-            f" hold the same records, the sum would be ε ≤ {len(runs) * epsilon:g}, δ ≤"
-            f" {len(runs) * delta:g}."
+            f" hold the same records, the sum would be ε ≤ {epsilon:g}, δ ≤ {delta:g}."
         )
     if len(private) < len(ledger_entries(runs[0])):
-        text += " The releases with ε = ∞ are not in this sum: publishing one of them voids the guarantee."
+        text += (
+            " What has ε = ∞ is not in this sum: whoever sees it (of updates, the server) sees it without any"
+            " guarantee, and so does everybody if it is published."
+        )
     return text
+
+
+def _private(run: Run) -> list[dict[str, Any]]:
+    return [entry for entry in ledger_entries(run) if math.isfinite(entry["epsilon"])]
+
+
+def _sums(entries: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    epsilon = math.fsum(entry["epsilon"] for entry in entries)
+    return epsilon, min(1.0, math.fsum(entry["delta"] for entry in entries if math.isfinite(entry["delta"])))
+
+
+def _common_adjacency(private: Sequence[dict[str, Any]]) -> str | None:
+    """The relation of the total, in words; None if there is none. Empty where it is not stated."""
+    names = sorted({str(entry["adjacency"]) for entry in private if entry.get("adjacency")})
+    if names == ["replace_one", "replace_one_any_label"]:
+        return ", for the adjacency replace_one (which replace_one_any_label implies)"
+    if len(names) > 1:
+        return None
+    return f", for the adjacency {names[0]}" if names else ""
 
 
 def _per_client(run: Run, stages: set[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ArtifactError
+from fedsynth.report.form import MANIFEST, RUN, check_form
 
 RUN_FILE = "run.json"
 MANIFEST_FILE = "manifest.json"
@@ -116,6 +117,9 @@ def load_run(run_dir: Path, *, log_dir: Path) -> Run:
         raise ArtifactError(
             f"{run_dir / RUN_FILE} lacks {', '.join(missing)}. It was not written by this version: run again."
         )
+    check_form(
+        info, RUN, run_dir / RUN_FILE, "Delete the run's folder and run again: what is stored is kept."
+    )
     stages = {name: _load_stage(name, entry, Path(log_dir)) for name, entry in (info["stages"] or {}).items()}
     return Run(path=run_dir, info=info, stages=stages)
 
@@ -144,7 +148,8 @@ def quote_runs(runs: Iterable[Run], limit: int = 6) -> str:
     return ", ".join(labels[:limit]) + (f" and {len(labels) - limit} more" if len(labels) > limit else "")
 
 
-def _load_stage(name: str, entry: dict[str, Any], log_dir: Path) -> StageResult:
+def _load_stage(name: str, entry: dict[str, Any] | None, log_dir: Path) -> StageResult:
+    entry = entry or {}
     path = Path(entry.get("path") or "")
     path = path if path.is_absolute() else log_dir / path
     manifest = None
@@ -152,6 +157,7 @@ def _load_stage(name: str, entry: dict[str, Any], log_dir: Path) -> StageResult:
         manifest = _read_json(
             path / MANIFEST_FILE, what=f"the artifact of stage {name}", todo="Delete it and run again."
         )
+        check_form(manifest, MANIFEST, path / MANIFEST_FILE, "Delete its folder and run again.")
         if entry.get("key") and manifest.get("key") and manifest["key"] != entry["key"]:
             raise ArtifactError(
                 f"{path} holds the artifact {manifest['key'][:12]}, but the run used {entry['key'][:12]} for"

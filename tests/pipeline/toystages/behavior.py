@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsynth.errors import PrivacyError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
@@ -32,6 +33,8 @@ def behave(behavior: str, context: StageContext) -> None:
         log.write(f"{context.name} {os.getpid()}\n")
     if behavior == "fail":
         raise ToyError("told to fail")
+    if behavior.startswith("refuse "):
+        raise PrivacyError(behavior.removeprefix("refuse "))
     if behavior == "interrupt":
         (context.scratch / "checkpoint").write_text("epoch 3")
         raise KeyboardInterrupt

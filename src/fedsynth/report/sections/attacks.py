@@ -19,6 +19,7 @@ SUMMARY_METRICS = (
     Column("fair split", "attack_auroc"),
     Column("fair split, strongest", "strongest_attack_auroc"),
     Column("fair split, matched filter", "matched_filter/attack_auroc"),
+    Column("fair split, second moments", "second_moment_filter/attack_auroc"),
     Column("members against test records", "attack_auroc", SHIFT),
     Column("σ / Δ", NOISE, is_exact=True),
 )
@@ -38,7 +39,8 @@ def membership_section(material: Material) -> Section | None:
         " nothing but membership tells them apart. **Members against test records** takes training records as"
         " members and test records as non-members: it also measures how the test split differs from the training"
         " split, which noise does not remove. The *strongest* adversary is named beforehand and also reads what is"
-        " published without noise (counts, covariances).",
+        " published without noise (counts, covariances); noisy *second moments*, where they are published, are"
+        " attacked by a score of their own.",
     ]
     if summary:
         parts += [
@@ -96,7 +98,7 @@ def _figure(material: Material, audits: list[tuple[float, Row]]) -> ReportFigure
     lines: dict[str, dict[float, Estimate]] = {}
     for epsilon, row in audits:
         paid = ", all paid" if "all paid" in row.label else ""
-        for column in (SUMMARY_METRICS[0], SUMMARY_METRICS[1], *(() if paid else SUMMARY_METRICS[3:4])):
+        for column in (SUMMARY_METRICS[0], SUMMARY_METRICS[1], *(() if paid else SUMMARY_METRICS[4:5])):
             arm = row.arm + column.suffix
             record = material.get(row.stage, arm, column.metric)
             if record is not None and record.mean is not None:

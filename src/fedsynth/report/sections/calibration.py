@@ -54,7 +54,10 @@ def calibration_section(material: Material) -> Section | None:
             ),
             _decision_table(material, counts),
         ]
-        figures = (_figure(material, counts),)
+        # Nothing to draw of a first run that was killed before its first system.
+        figures = (
+            (_figure(material, counts),) if any(found[0] is not None for found in counts.values()) else ()
+        )
     return Section("Calibration and decisions", "\n\n".join(parts), figures, ("calibration",))
 
 

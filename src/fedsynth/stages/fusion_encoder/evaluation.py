@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -22,14 +22,9 @@ from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.seeding import generator
 from fedsynth.stages.fusion_encoder.network import MODALITIES, modality_mask, predict
 from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
+from fedsynth.stages.system_arms import arms_of
 
-ARMS = {"both": ("image", "ecg"), "image_only": ("image",), "ecg_only": ("ecg",)}
 CLASSES = ("negative", "positive")
-
-
-def arms_of(modalities: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The missing-modality arms a network can be asked about; the first shows all it was trained with."""
-    return {arm: shown for arm, shown in ARMS.items() if set(shown) <= set(modalities)}
 
 
 def evaluate(

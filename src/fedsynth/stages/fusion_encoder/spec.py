@@ -39,7 +39,7 @@ class FusionEncoderSettings:
     mechanism: str = setting(one_of=("none", "dp_sgd"))
     epsilon: float = setting(above=0.0, allow_infinite=True, remedy="Typical: 2 to 8; .inf adds no noise.")
     delta: float = setting(above=0.0, below=1.0, remedy="Well below 1 / records; the default is 1e-5.")
-    clip_norm: float = setting(above=0.0, remedy="Typical: 0.1 to 1.")
+    clip_norm: float = setting(minimum=1e-6, maximum=1e6, remedy="Typical: 0.1 to 1.")
     secure_noise: bool = setting()
     num_bootstrap: int = setting(minimum=1)
     num_bins: int = setting(minimum=1)
@@ -90,7 +90,8 @@ class FusionEncoderSettings:
         if self.mechanism == "none":
             return
         check_dp_sgd_epsilon(self.epsilon, f"{path}.epsilon")
-        needed = {"normalization": "group", "missing": "zero", "training": "federated"}
+        # The networks of timm normalize over the batch.
+        needed = {"normalization": "group", "missing": "zero", "training": "federated", "backbone": "conv"}
         wrong = [name for name, value in needed.items() if getattr(self, name) != value]
         if wrong:
             name = wrong[0]

@@ -14,6 +14,8 @@ from fedsynth.privacy.parameters import PrivacyParameterError
 
 # e^ε is beyond any meaning long before; such a release would pass for a protected one.
 LARGEST_EPSILON = 1e6
+# Norms in latent units. Squares of what lies beyond are infinite or zero in the 32 bits of a release.
+SMALLEST_NORM, LARGEST_NORM = 1e-6, 1e6
 SHARES = ("radius", "subspace", "counts", "histogram", "means", "second_moments")
 
 
@@ -32,23 +34,25 @@ class ReleaseSettings:
     num_shards: int = setting(minimum=1, remedy="The paper uses 4.")
     min_shard_size: int = setting(minimum=1)
     clip_percentile: float = setting(above=0.0, maximum=100.0)
-    clip_radius: float | None = setting(above=0.0, remedy="Null takes a percentile of validation norms.")
+    clip_radius: float | None = setting(
+        minimum=SMALLEST_NORM, maximum=LARGEST_NORM, remedy="Null takes a percentile of validation norms."
+    )
     # variant: moments
     composition: str = setting(one_of=("gdp", "zcdp", "rdp", "basic"), remedy="gdp is exact.")
     shares: dict[str, float] = setting()
-    radius_low: float = setting(above=0.0)
-    radius_high: float = setting(above=0.0)
+    radius_low: float = setting(minimum=SMALLEST_NORM, maximum=LARGEST_NORM)
+    radius_high: float = setting(minimum=SMALLEST_NORM, maximum=LARGEST_NORM)
     radius_steps: int = setting(minimum=1, maximum=30)
     radius_quantile: float = setting(above=0.0, below=1.0)
-    radius_slack: float = setting(above=0.0)
-    num_rounds: int = setting(minimum=1)
+    radius_slack: float = setting(minimum=0.01, maximum=100.0, remedy="Typical: 1.1.")
+    num_rounds: int = setting(minimum=1, maximum=100, remedy="Typical: 4; each is paid for.")
     max_rank: int = setting(minimum=1)
-    noise_edge: float = setting(above=0.0)
-    num_bins: int = setting(minimum=1)
-    num_components: int = setting(minimum=1)
+    noise_edge: float = setting(above=0.0, maximum=1000.0, remedy="Typical: 1.2.")
+    num_bins: int = setting(minimum=1, maximum=65536, remedy="Typical: 64.")
+    num_components: int = setting(minimum=1, maximum=1000, remedy="Typical: 1 to 8.")
     min_cell_records: int = setting(minimum=1)
     min_class_records: int = setting(minimum=1)
-    clip_factor: float = setting(above=0.0)
+    clip_factor: float = setting(minimum=0.01, maximum=100.0, remedy="Typical: 1.")
 
     def check(self, path: str) -> None:
         if LARGEST_EPSILON < self.epsilon < math.inf:

@@ -15,8 +15,10 @@ def noise_streams(settings: ReleaseSettings, key: str) -> Callable[[int], torch.
     """One noise stream per client.
 
     The artifact's key names the streams: it covers the latents and every setting, so no two different releases
-    share noise, which whoever held both could subtract. With ``secure_noise`` their root comes from the operating
-    system and is written nowhere; otherwise it follows from the seed, which the manifest holds.
+    share noise, which whoever held both could subtract. It does not cover hardware or library versions: latents of
+    the same key computed elsewhere may differ a little, and only one of the two releases may be published. With
+    ``secure_noise`` their root comes from the operating system and is written nowhere; otherwise it follows from
+    the seed, which the manifest holds.
     """
     root = secrets.randbits(63) if settings.secure_noise else settings.seed
     return lambda client: generator(root, "release", key, client)

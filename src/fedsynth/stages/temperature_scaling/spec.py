@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
-from fedsynth.stages.system_arms import SYSTEM_KINDS, arm_setting
+from fedsynth.stages.system_arms import SYSTEM_KINDS, arm_setting, check_arm
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,8 @@ STAGE = Stage(
     uncovered=lambda settings: (
         "validation records, used to fit the temperature",
         "calibration metrics: computed on private test records",
+    ),
+    check_suppliers=lambda settings, suppliers, path: check_arm(
+        settings.arm, suppliers["system"], f"{path}.arm"
     ),
 )
