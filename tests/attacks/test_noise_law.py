@@ -109,5 +109,12 @@ def test_a_fit_without_usable_points_is_refused(arguments, message):
 
 @pytest.mark.parametrize("auroc", [-0.1, 1.1, math.nan])
 def test_an_auroc_outside_the_unit_interval_is_refused(auroc):
-    with pytest.raises(EvaluationError, match="auroc must be in"):
+    with pytest.raises(EvaluationError, match="auroc must be a number in"):
         sensitivity_index(auroc)
+
+
+@pytest.mark.parametrize("value", ["x", None, math.nan, [0.1]])
+def test_what_is_no_number_has_no_index_and_no_auroc(value):
+    for function in (sensitivity_index, auroc_of_index):
+        with pytest.raises(EvaluationError, match="must be a number"):
+            function(value)

@@ -68,7 +68,8 @@ def _shard_means(noise: float, num_shards: int = 1, radius: float = RADIUS, *, p
 
 def _attack(records, releases, **options) -> dict[str, SummaryAttack]:
     options = {"reference": _reference(), "clip_radius": RADIUS, "num_repetitions": 20} | options
-    return released_summary_attack(**records, releases=releases, generator=_generator(5), **options)
+    options = {"generator": _generator(5)} | options
+    return released_summary_attack(**records, releases=releases, **options)
 
 
 def test_half_split_takes_equal_random_halves_of_every_cell():
@@ -222,7 +223,14 @@ def test_shifted_variant_draws_equal_numbers_of_each_class(scored, num_train, nu
         ({"clip_radius": 0.0}, "clip_radius"),
         ({"clip_radius": math.nan}, "clip_radius"),
         ({"num_repetitions": 0}, "num_repetitions"),
+        ({"num_repetitions": 1.5}, "num_repetitions"),
+        ({"clip_radius": "2"}, "clip_radius"),
         ({"combine": "mean"}, "combine"),
+        ({"generator": None}, "generator must be a torch.Generator, got NoneType"),
+        ({"generator": 3}, "generator must be"),
+        ({"reference": None}, "public_reference"),
+        ({"releases": None}, "releases must name"),
+        ({"releases": {"a": 3}}, "releases must name"),
         ({"labels": torch.zeros(20)}, "labels must hold one integer"),
         ({"labels": torch.full((20,), 2)}, "public reference"),
         ({"clients": torch.arange(20)}, "no IN/OUT split"),

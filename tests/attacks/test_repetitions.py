@@ -68,3 +68,9 @@ def test_unpaired_attacks_are_refused():
         paired_change(first, second)
     with pytest.raises(EvaluationError, match="score must be one that both attacks have, got 'informed'"):
         paired_change(first, first, "informed")
+
+
+@pytest.mark.parametrize("values", [[1.0], None, 3.0])
+def test_only_a_tensor_has_a_spread(values):
+    with pytest.raises(EvaluationError, match="tensor or a numpy array"):
+        spread(values)

@@ -143,8 +143,10 @@ def test_public_reference_holds_class_moments():
 def test_public_reference_needs_two_records_of_each_class():
     with pytest.raises(EvaluationError, match="1 records of class 1"):
         public_reference(torch.zeros(3, 2), torch.tensor([0, 0, 1]), num_classes=2)
-    with pytest.raises(EvaluationError, match="one class per latent"):
+    with pytest.raises(EvaluationError, match="one class index per record"):
         public_reference(torch.zeros(3, 2), torch.tensor([0, 0]), num_classes=2)
+    with pytest.raises(EvaluationError, match=r"lie in \[0, 0\]"):
+        public_reference(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]), num_classes=1)
 
 
 def test_unknown_combination_is_refused():

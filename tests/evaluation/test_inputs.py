@@ -12,6 +12,7 @@ import torch
 
 import fedsynth.evaluation as evaluation
 from fedsynth.attacks import neighbor_disclosure
+from fedsynth.attacks.auroc_interval import membership_auroc_intervals
 from fedsynth.evaluation import EvaluationError
 from fedsynth.evaluation.checks import check_class_index, check_number, check_same_space
 
@@ -321,3 +322,16 @@ def test_numbers_outside_an_open_interval_are_refused(value):
 def test_labels_that_are_no_class_are_refused(labels):
     with pytest.raises(EvaluationError, match=r"lie in \[0, 2\]"):
         check_class_index(torch.tensor(labels), 3, 2, "label")
+
+
+@pytest.mark.parametrize("generator", [None, 3, np.random.default_rng(0)])
+def test_nothing_is_drawn_from_global_state(generator):
+    probability, target = _scores()
+    state = torch.get_rng_state()
+    for draw in (
+        lambda: evaluation.bootstrap_intervals(probability, target, 0.5, generator=generator),
+        lambda: membership_auroc_intervals({"a": probability}, {"a": probability}, generator=generator),
+    ):
+        with pytest.raises(EvaluationError, match=r"generator must be a torch\.Generator"):
+            draw()
+    assert torch.equal(state, torch.get_rng_state())

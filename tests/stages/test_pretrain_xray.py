@@ -13,8 +13,7 @@ from sklearn.metrics import roc_auc_score
 from tiny_stages import equal, run_stage, settings, stage_context, stock_trainer, values
 
 from fedsynth.data.sources import DataSource, locate
-from fedsynth.stages.fusion_encoder.network import build_network
-from fedsynth.stages.fusion_encoder.run import NETWORK
+from fedsynth.stages.fusion_encoder.network import build_network, network_numbers
 from fedsynth.stages.pretrain_xray.datamodule import ChestMNISTData
 from fedsynth.stages.pretrain_xray.module import XrayPretraining
 
@@ -90,7 +89,7 @@ def test_the_stored_encoder_fits_the_fusion_network(tmp_path: Path, chest: DataS
         {},
         stage_context(tmp_path / "pretrain", 2, sources={"chestmnist": chest}),
     )
-    fusion = build_network({name: getattr(settings("fusion_encoder"), name) for name in NETWORK})
+    fusion = build_network(network_numbers(settings("fusion_encoder")))
     fusion.image_encoder.load_state_dict(made.load("encoder.safetensors"))
     assert equal(fusion.image_encoder.state_dict(), made.load("encoder.safetensors"))
     assert [row["epoch"] for row in json.loads((made.path / "history.json").read_text())] == [0, 1]

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_integer
+from fedsynth.evaluation.checks import EvaluationError, Vector, as_tensor, check_generator, check_integer
 from fedsynth.evaluation.neighbors import CHUNK_ELEMENTS
 
 
@@ -51,6 +51,7 @@ def membership_auroc_intervals(
         EvaluationError: Names that differ, no records, lengths that differ between scores, values that are not
             finite, or settings out of range.
     """
+    check_generator(generator)
     num_replicates = check_integer(num_replicates, "num_replicates", remedy="The usual value is 2000.")
     if not 0 < confidence < 1:
         raise EvaluationError(f"confidence must be in (0, 1), got {confidence}. The usual value is 0.95.")

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from fedsynth.evaluation.checks import EvaluationError
+from fedsynth.evaluation.checks import EvaluationError, check_number
 
 
 def sensitivity_index(auroc: float) -> float:
@@ -26,13 +26,17 @@ def sensitivity_index(auroc: float) -> float:
     Raises:
         EvaluationError: If `auroc` is not in [0, 1].
     """
-    if not 0 <= auroc <= 1:
-        raise EvaluationError(f"auroc must be in [0, 1], got {auroc}. Take it from an attack.")
+    auroc = check_number(auroc, "auroc", low=0.0, high=1.0, remedy="Take it from an attack.")
     return math.sqrt(2) * float(special.ndtri(auroc))
 
 
 def auroc_of_index(index: float) -> float:
-    """Φ(d' / √2), the inverse of `sensitivity_index`."""
+    """Φ(d' / √2), the inverse of `sensitivity_index`.
+
+    Raises:
+        EvaluationError: If `index` is no number.
+    """
+    index = check_number(index, "index", remedy="Take it from sensitivity_index.")
     return float(special.ndtr(index / math.sqrt(2)))
 
 

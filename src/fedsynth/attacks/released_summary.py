@@ -38,6 +38,7 @@ from fedsynth.attacks.summary_scores import (
     Candidates,
     PublicReference,
     ReleasedMeans,
+    check_attack_settings,
     clip_latents,
     membership_scores,
 )
@@ -174,19 +175,6 @@ def _columns(rows: Mapping[str, list[float]]) -> dict[str, Tensor]:
     return {score: torch.tensor(values, dtype=torch.float64) for score, values in rows.items()}
 
 
-def _check_settings(releases: Mapping[str, Release], clip_radius: float, num_repetitions: int) -> None:
-    if not releases:
-        raise EvaluationError("releases must name at least one release, e.g. {'epsilon=4': release}.")
-    if not 0 < clip_radius < float("inf"):
-        raise EvaluationError(
-            f"clip_radius must be a positive finite number, got {clip_radius}. Use that of the release."
-        )
-    if num_repetitions < 1:
-        raise EvaluationError(
-            f"num_repetitions must be at least 1, got {num_repetitions}. The usual value is 100."
-        )
-
-
 def released_summary_attack(
     *,
     latents: PointSet,
@@ -230,7 +218,7 @@ def released_summary_attack(
     """
     # fidelity: summary-attack-split
     # fidelity: summary-attack-score
-    _check_settings(releases, clip_radius, num_repetitions)
+    check_attack_settings(releases, clip_radius, num_repetitions, generator, reference)
     records = _check_records(latents, labels, clients, reference, "the attack's")
     cells = records.clients * len(reference.means) + records.labels
     if int(torch.bincount(cells).max()) < 2:
@@ -272,7 +260,7 @@ def shifted_summary_attack(
 
     Args and errors as there, with `held_out_*` the non-members.
     """
-    _check_settings(releases, clip_radius, num_repetitions)
+    check_attack_settings(releases, clip_radius, num_repetitions, generator, reference)
     records = _check_records(latents, labels, clients, reference, "the attack's")
     unassigned = torch.zeros_like(as_tensor(held_out_labels, "held-out labels"))
     held_out = _check_records(held_out_latents, held_out_labels, unassigned, reference, "held-out")

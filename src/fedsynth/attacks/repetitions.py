@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from scipy import special
 from torch import Tensor
 
-from fedsynth.evaluation.checks import EvaluationError
+from fedsynth.evaluation.checks import EvaluationError, as_tensor
 
 
 class Spread(NamedTuple):
@@ -36,8 +36,9 @@ def spread(values: Float[Tensor, " repetition"]) -> Spread:
     """Summary of repetitions.
 
     Raises:
-        EvaluationError: If there is no repetition.
+        EvaluationError: If there is no repetition, or `values` is no tensor.
     """
+    values = as_tensor(values, "values")
     if values.ndim != 1 or len(values) == 0:
         raise EvaluationError(
             f"values must have shape [repetitions] with at least one, got {tuple(values.shape)}. "

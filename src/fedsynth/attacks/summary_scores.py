@@ -9,6 +9,7 @@ know more are in `population_scores`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,7 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedsynth.attacks.mean_ratio import mean_likelihood_ratio
-from fedsynth.evaluation.checks import EvaluationError, PointSet, as_tensor, check_integer, check_points
+from fedsynth.evaluation.checks import (
+    EvaluationError,
+    PointSet,
+    check_class_index,
+    check_generator,
+    check_integer,
+    check_number,
+    check_points,
+)
 
 #: Names of the scores of an adversary with public moments, in the order of `membership_scores`.
 SCORES = ("matched_filter", "nearest_prototype", "likelihood_ratio")
@@ -86,11 +95,8 @@ def public_reference(latents: PointSet, labels: Int[Tensor, " n"], *, num_classe
         EvaluationError: Bad points, no classes, or a class with fewer than two records.
     """
     num_classes = check_integer(num_classes, "num_classes", remedy="Two for normal and abnormal.")
-    points, classes = check_points(latents, "latents").double(), as_tensor(labels, "labels")
-    if classes.shape != points.shape[:1]:
-        raise EvaluationError(
-            f"labels must hold one class per latent ({len(points)}), got {tuple(classes.shape)}."
-        )
+    points = check_points(latents, "latents").double()
+    classes = check_class_index(labels, num_classes, len(points), "labels")
     means, covariances = [], []
     for c in range(num_classes):
         members = points[classes == c]
@@ -102,6 +108,30 @@ def public_reference(latents: PointSet, labels: Int[Tensor, " n"], *, num_classe
         means.append(members.mean(dim=0))
         covariances.append(torch.atleast_2d(torch.cov(members.T)))
     return PublicReference(means=torch.stack(means), covariances=torch.stack(covariances))
+
+
+def check_attack_settings(
+    releases: Mapping[str, object],
+    clip_radius: float,
+    num_repetitions: int,
+    generator: torch.Generator,
+    reference: PublicReference,
+) -> None:
+    """Refuse settings that no attack on summaries can run with, before any record is drawn.
+
+    Raises:
+        EvaluationError: Naming the argument and the value.
+    """
+    if not isinstance(releases, Mapping) or not releases or not all(map(callable, releases.values())):
+        raise EvaluationError(
+            "releases must name at least one release, a function of (latents, labels, clients, generator), "
+            f"e.g. {{'epsilon=4': release}}, got {str(releases)[:60]}."
+        )
+    check_number(clip_radius, "clip_radius", low=0.0, is_open=True, remedy="Use that of the release.")
+    check_integer(num_repetitions, "num_repetitions", remedy="The usual value is 100.")
+    check_generator(generator)
+    if not isinstance(reference, PublicReference):
+        raise EvaluationError(f"reference must come from public_reference, got {type(reference).__name__}.")
 
 
 def clip_latents(latents: Float[Tensor, "n d"], clip_radius: float) -> Float[Tensor, "n d"]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from fedsynth.compare.factors import flat_settings
-from fedsynth.errors import ArtifactError, ConfigError, FedSynthError
+from fedsynth.errors import ArtifactError, ConfigError
 from fedsynth.report.__main__ import Request, choose_runs
 from fedsynth.report.runs import RUN_FILE, Run, load_run
 
@@ -40,7 +38,7 @@ def select_runs(
         ArtifactError: A run that was *named* is damaged. One that was merely found is left out with a remark.
     """
     if runs:
-        chosen = [_understood(partial(_named, name, log_dir), name) for name in runs]
+        chosen = [_named(name, log_dir) for name in runs]
         return Selection(_oldest_first({run.path.resolve(): run for run in chosen}.values()))
     found, remarks = _discover(log_dir, experiments)
     known = {run.experiment for run in found}
@@ -73,7 +71,7 @@ def _discover(log_dir: Path, experiments: Sequence[str]) -> tuple[list[Run], lis
         if not _is_below(path.parent, root, experiments):
             continue
         try:
-            runs.append(_understood(partial(load_run, path.parent, log_dir=log_dir), path))
+            runs.append(load_run(path.parent, log_dir=log_dir))
         except ArtifactError as error:
             remarks.append(f"{path.parent.relative_to(root)} is left out: {error}")
     for path in sorted(root.rglob(HYDRA_FOLDER)):
@@ -87,24 +85,6 @@ def _discover(log_dir: Path, experiments: Sequence[str]) -> tuple[list[Run], lis
 
 def _named(name: str, log_dir: Path) -> Run:
     return choose_runs(Request(log_dir=log_dir, runs=(name,)))[0][0]
-
-
-def _understood(load: Callable[[], Run], where: object) -> Run:
-    """Load a run and touch what a comparison reads, so that a file of another form is an error here, in words."""
-    try:
-        run = load()
-        flat_settings(run.config)
-        int(run.seed)
-        for stage in run.stages.values():
-            for row in stage.metrics:
-                float(row["value"] or 0), str(row["metric"])
-    except FedSynthError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"{where} does not hold a run of this version ({type(error).__name__}: {error}). Delete it and run again."
-        ) from error
-    return run
 
 
 def _is_below(folder: Path, root: Path, experiments: Sequence[str]) -> bool:

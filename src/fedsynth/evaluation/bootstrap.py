@@ -17,7 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedsynth.evaluation.calibration import check_num_bins
-from fedsynth.evaluation.checks import EvaluationError, Vector, check_integer, check_number, check_scores
+from fedsynth.evaluation.checks import (
+    EvaluationError,
+    Vector,
+    check_generator,
+    check_integer,
+    check_number,
+    check_scores,
+)
 from fedsynth.evaluation.classification import check_threshold, weighted_metrics
 from fedsynth.evaluation.pairwise import CHUNK_ELEMENTS
 
@@ -49,6 +56,7 @@ def _weights(
     num_records: int, num_replicates: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "part n"]]:
     """Multiplicities of the records in each replicate, a bounded number of replicates at a time."""
+    check_generator(generator)
     step = max(1, CHUNK_ELEMENTS // num_records)
     for start in range(0, num_replicates, step):
         size = min(step, num_replicates - start)

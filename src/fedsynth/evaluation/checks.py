@@ -79,6 +79,20 @@ def check_number(
     return number
 
 
+def check_generator(generator: object) -> torch.Generator:
+    """A generator of random numbers; None is refused, with which torch would draw from its global state.
+
+    Raises:
+        EvaluationError: If it is none.
+    """
+    if not isinstance(generator, torch.Generator):
+        raise EvaluationError(
+            f"generator must be a torch.Generator, got {type(generator).__name__}. "
+            "Say torch.Generator().manual_seed(0)."
+        )
+    return generator
+
+
 def require_finite(values: Tensor, name: str) -> None:
     """Refuse NaN and infinite values."""
     finite = torch.isfinite(values)

@@ -97,4 +97,4 @@ def _mismatch(place: str, wanted: str, value: Any) -> str:
     article = (
         "" if wanted == "true or false" else "an " if wanted == "object" else "a " if wanted != "text" else ""
     )
-    return f"{place or 'it'} must be {article}{wanted}, got {str(value)[:60]!r}"
+    return f"{place or 'it'} must be {article}{wanted}, got {repr(value)[:60]}"
