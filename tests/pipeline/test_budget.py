@@ -87,9 +87,10 @@ def test_calling_a_stage_the_auditor_s_does_not_get_a_release_past_the_budget(st
 )
 def test_a_step_is_what_is_paid_for_or_the_run_is_refused(word: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=rf"stages\.fusion_encoder .* trainer\.{remedy}"):
-        check("experiment=feddp_pald/dp_sgd", word)
+        check("experiment=feddp_pald", "privacy=dp_sgd", word)
     assert check("experiment=feddp_pald", word)  # nothing is paid for there
-    assert check("experiment=feddp_pald/dp_sgd", "trainer.precision=64-true")
+    assert check("experiment=feddp_pald", "privacy=dp_sgd", "trainer.precision=64-true")
+    assert check("experiment=feddp_pald/dp_sgd", "trainer=h100")  # keeps its own precision
 
 
 def _auditors() -> tuple[str, ...]:
