@@ -24,7 +24,8 @@ from rich.console import Console
 from fedsynth.compare.build import CompareFiles, compare_runs, default_page
 from fedsynth.compare.console import print_comparison
 from fedsynth.compare.selection import select_runs
-from fedsynth.errors import ConfigError, FedSynthError
+from fedsynth.errors import ConfigError
+from fedsynth.report.command_line import answer
 
 KEYS = ("runs", "experiment", "last", "out", "log_dir", "logger")
 LOGGERS = ("none", "wandb")
@@ -99,20 +100,7 @@ def compare(arguments: Sequence[str], console: Console) -> CompareFiles:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or 1 with one readable message."""
-    from dotenv import find_dotenv, load_dotenv
-
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if any(word in ("-h", "--help", "help") for word in words):
-        print(__doc__)
-        return 0
-    load_dotenv(find_dotenv(usecwd=True))  # LOG_DIR; variables that are already set win
-    try:
-        # A file or pipe has no width, and 80 columns would fold the table.
-        compare(words, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
-    except FedSynthError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return answer(arguments, compare, description=__doc__ or "", width=140)
 
 
 def _names(text: str) -> tuple[str, ...]:

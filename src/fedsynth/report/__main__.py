@@ -21,8 +21,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedsynth.errors import ConfigError, FedSynthError
+from fedsynth.errors import ConfigError
 from fedsynth.report.build import ReportFiles, build_report
+from fedsynth.report.command_line import answer
 from fedsynth.report.compatibility import differences
 from fedsynth.report.console import print_headline
 from fedsynth.report.runs import RUN_FILE, Run, find_runs, load_run, quote_runs
@@ -169,20 +170,7 @@ def report(arguments: Sequence[str], console: Console) -> ReportFiles | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or 1 with one readable message."""
-    from dotenv import find_dotenv, load_dotenv
-
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if any(word in ("-h", "--help", "help") for word in words):
-        print(__doc__)
-        return 0
-    load_dotenv(find_dotenv(usecwd=True))  # LOG_DIR; variables that are already set win
-    try:
-        # A file or pipe has no width, and 80 columns would fold the table.
-        report(words, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
-    except FedSynthError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return answer(arguments, report, description=__doc__ or "", width=120)
 
 
 def _named_run(name: str, log_dir: Path) -> Run:
