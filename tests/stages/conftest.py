@@ -19,7 +19,8 @@ from fedsynth.data.sources import DataSource, locate
 from fedsynth.pipeline.artifacts import Artifact
 
 
-@pytest.fixture(autouse=True)
+# By module: what a module's own fixtures train must have the bits of what its tests train.
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
