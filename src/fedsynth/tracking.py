@@ -32,6 +32,10 @@ LOGGERS: dict[str, dict[str, Any]] = {
 }
 WANDB_MODES = ("online", "offline", "shared", "disabled")
 DEFAULT_PROJECT = "fedsynth"
+#: Of a record of a report or a comparison, as columns of a W&B table.
+RECORD_COLUMNS = (
+    "stage", "arm", "metric", "paper", "mean", "std", "ci_low", "ci_high", "seeds", "interval",
+)  # fmt: skip
 
 
 @contextmanager
@@ -220,19 +224,7 @@ def log_report(
 
     experiment, run_id = str(record["experiment"]), str(record["run_id"])
     id = wandb_id("report", run_id)
-    columns: list[str | int] = [
-        "stage",
-        "arm",
-        "metric",
-        "paper",
-        "mean",
-        "std",
-        "ci_low",
-        "ci_high",
-        "seeds",
-        "interval",
-        "place",
-    ]
+    columns: list[str | int] = [*RECORD_COLUMNS, "place"]
     rows = [[getattr(item, str(column)) for column in columns] for item in files.records]
     mark = "SIMULATED " if files.simulated else ""
     with wandb_run(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from fedsynth.report.runs import Run, load_run
+from run_folders import metric, write_run
 
 DP_LEDGER = {
     "mechanism": "analytic Gaussian",
@@ -33,10 +37,6 @@ PAPER = {
         },
     ],
 }  # fmt: skip
-
-
-def metric(arm: str, name: str, value: float, seed: int | None = None) -> dict[str, Any]:
-    return {"arm": arm, "metric": name, "value": value, "seed": seed, "ci_low": None, "ci_high": None}
 
 
 def chain(suffix: str, epsilon: float, arm: str) -> dict[str, dict[str, Any]]:
@@ -104,22 +104,19 @@ class Lab:
                 "status": "computed",
                 "seconds": 1.0,
             }
-        info = {
-            "experiment": experiment,
-            "run_id": run_id,
-            "seed": seed,
-            "command": command or f"python -m fedsynth.train experiment={experiment} seed={seed}",
-            "commit": "c0ffee",
-            "created": created or f"2030-01-01T00:00:{seed % 60:02d}Z",
-            "finished": "2030-01-01T01:00:00Z" if finished else None,
-            "seconds": 12.5,
-            "simulated": simulated,
-            "config": config,
-            "stages": entries,
-        }
-        folder = self.log_dir / "runs" / experiment / run_id
-        (folder / "config").mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps(info))
+        folder = write_run(
+            self.log_dir,
+            experiment=experiment,
+            run_id=run_id,
+            seed=seed,
+            stages=entries,
+            config=config,
+            simulated=simulated,
+            finished=finished,
+            created=created,
+            command=command,
+        )
+        (folder / "config").mkdir()
         return load_run(folder, log_dir=self.log_dir)
 
     def _config(

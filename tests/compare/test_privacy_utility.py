@@ -151,8 +151,11 @@ def test_no_release_no_figure(lab):
 
 
 def test_plotly_accepts_every_picture(lab, budgets):
-    for choice in figure([lab.run(42, extra=budgets)]).choices:
-        go.Figure({"data": choice.data, "layout": choice.layout})
+    choices = figure([lab.run(42, extra=budgets)]).choices
+    assert choices
+    for choice in choices:  # plotly raises on a trace or a layout it does not know
+        drawn = go.Figure({"data": choice.data, "layout": choice.layout})
+        assert [trace.name for trace in drawn.data] == [trace["name"] for trace in choice.data]
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from toy_federation import (
     difference,
     federation,
     fitted,
-    make_loaders,
+    reference_training,
 )
 
 from fedsynth.errors import ConfigError
 from fedsynth.federated.client import ClientUpdate
 from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
-from fedsynth.seeding import derive_seed
 
 NAMES = ("net.1.weight", "net.1.bias", "net.1.running_mean", "net.1.running_var", "net.1.num_batches_tracked")
 
@@ -28,43 +27,10 @@ def fedbn() -> FedBN:
     return FedBN(NAMES)
 
 
-def reference_fedbn(rounds: int, local_epochs: int, seed: int) -> tuple[dict, dict]:
-    """(global state, what each client keeps) by plain PyTorch, without anything from fedsynth.federated."""
-    model, loaders = TinyNet(), make_loaders()
-    kept: dict = {name: {} for name in loaders}
-    for round_ in range(rounds):
-        start = {k: v.clone() for k, v in model.state_dict().items()}
-        states = []
-        for name in sorted(loaders):
-            model.load_state_dict({**start, **kept[name]})
-            model.train()
-            optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-            torch.manual_seed(derive_seed(seed, "client", round_, name))
-            for local_epoch in range(local_epochs):
-                loaders[name].sampler.set_epoch(round_ * local_epochs + local_epoch)
-                for x, y in loaders[name]:
-                    optimizer.zero_grad()
-                    nn.functional.cross_entropy(model.net(x), y).backward()
-                    optimizer.step()
-            states.append({k: v.clone() for k, v in model.state_dict().items()})
-            kept[name] = {k: states[-1][k] for k in NAMES}
-        counts = [SIZES[name] for name in sorted(loaders)]
-        averaged = {}
-        for key, value in start.items():
-            parts = [state[key] for state in states]
-            if value.is_floating_point():
-                total = sum(n * part.double() for n, part in zip(counts, parts, strict=True))
-                averaged[key] = (total / sum(counts)).to(value.dtype)
-            else:
-                averaged[key] = torch.stack(parts).max(0).values
-        model.load_state_dict(averaged)
-    return model.state_dict(), kept
-
-
 def test_equals_plain_pytorch_fedbn_to_the_last_bit(tmp_path) -> None:
     strategy = fedbn()
     _, module = fitted(tmp_path, fed=federation(strategy=strategy))
-    wanted, kept = reference_fedbn(3, 2, seed=3)
+    wanted, kept = reference_training(3, 2, seed=3, kept_names=NAMES)
     assert difference(module.state_dict(), wanted) == 0.0
     assert {
         client: difference(state, kept[client]) for client, state in strategy.kept.items()

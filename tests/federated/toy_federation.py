@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import lightning
@@ -156,13 +156,20 @@ def reference_fedavg(
     rounds: int, local_epochs: int, seed: int, sizes: dict[str, int] = SIZES
 ) -> dict[str, Tensor]:
     """The same training in plain PyTorch, without anything from fedsynth.federated."""
-    model = TinyNet()
-    loaders = make_loaders(sizes)
+    return reference_training(rounds, local_epochs, seed, sizes)[0]
+
+
+def reference_training(
+    rounds: int, local_epochs: int, seed: int, sizes: dict[str, int] = SIZES, kept_names: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """(global state, what each client keeps): averaging, but each client goes on from its own ``kept_names``."""
+    model, loaders = TinyNet(), make_loaders(sizes)
+    kept: dict[str, dict[str, Tensor]] = {name: {} for name in loaders}
     for round_ in range(rounds):
         start = {k: v.clone() for k, v in model.state_dict().items()}
         states, counts = [], []
         for name in sorted(loaders):
-            model.load_state_dict(start)
+            model.load_state_dict({**start, **kept[name]})
             model.train()
             optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
             torch.manual_seed(derive_seed(seed, "client", round_, name))
@@ -173,6 +180,7 @@ def reference_fedavg(
                     nn.functional.cross_entropy(model.net(x), y).backward()
                     optimizer.step()
             states.append({k: v.clone() for k, v in model.state_dict().items()})
+            kept[name] = {k: states[-1][k] for k in kept_names}
             counts.append(sizes[name])
         averaged = {}
         for key, value in start.items():
@@ -182,7 +190,7 @@ def reference_fedavg(
             else:
                 averaged[key] = torch.stack([state[key] for state in states]).max(0).values
         model.load_state_dict(averaged)
-    return model.state_dict()
+    return model.state_dict(), kept
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:

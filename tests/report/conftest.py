@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from run_folders import metric, write_run
 
 PAPER = {
     "title": "An Invented Paper",
@@ -47,13 +52,6 @@ LEDGER = {
     "noise_std_range": [0.11, 0.33],
     "composition": "parallel over disjoint shards",
 }
-
-
-def metric(
-    arm: str, name: str, value: float | None, seed: int | None = None, ci: tuple[float, float] | None = None
-):
-    low, high = ci or (None, None)
-    return {"arm": arm, "metric": name, "value": value, "seed": seed, "ci_low": low, "ci_high": high}
 
 
 class FakeLab:
@@ -100,36 +98,23 @@ class FakeLab:
                 "side": manifest["side"],
             }
         names = list(self._manifests(seed, epsilon, simulated))
-        info = {
-            "experiment": experiment,
-            "run_id": run_id,
+        default = {
             "seed": seed,
-            "command": f"python -m fedsynth.train experiment={experiment} seed={seed}",
-            "commit": "c0ffee",
-            "created": created or f"2030-01-01T00:00:{seed % 60:02d}Z",
-            "finished": "2030-01-01T01:00:00Z" if finished else None,
-            "seconds": 12.5,
-            "simulated": simulated,
-            "environment": {
-                "python": "3.11",
-                "torch": "9.9",
-                "lightning": "9.9",
-                "threads": 2,
-                "device": "cpu",
-            },
-            "config": config
-            or {
-                "seed": seed,
-                "data": {"split_seed": 7},
-                "paper": PAPER,
-                "stages": {name: ({"epsilon": epsilon} if name == "release" else {}) for name in names},
-            },
-            "stages": entries,
+            "data": {"split_seed": 7},
+            "paper": PAPER,
+            "stages": {name: ({"epsilon": epsilon} if name == "release" else {}) for name in names},
         }
-        folder = self.log_dir / "runs" / experiment / run_id
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps(info))
-        return folder
+        return write_run(
+            self.log_dir,
+            experiment=experiment,
+            run_id=run_id,
+            seed=seed,
+            stages=entries,
+            config=config or default,
+            simulated=simulated,
+            finished=finished,
+            created=created,
+        )
 
     def _write(self, path: Path, manifest: dict[str, Any], files: dict[str, Any]) -> None:
         path.mkdir(parents=True)

@@ -10,7 +10,8 @@ import pytest
 
 import fedsynth.compare.__main__ as compare
 from fedsynth.errors import ConfigError
-from fedsynth.report.__main__ import choose_runs, main, parse_arguments
+from fedsynth.report.__main__ import main, parse_arguments
+from fedsynth.report.selection import choose_runs
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ Runs that differ in nothing but the seed are averaged. Others never are.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from fedsynth.compare.build import CompareFiles, compare_runs, default_page
 from fedsynth.compare.console import print_comparison
 from fedsynth.compare.selection import select_runs
 from fedsynth.errors import ConfigError
-from fedsynth.report.command_line import answer
+from fedsynth.report.command_line import answer, last_of, log_dir_of, read_words
 
 KEYS = ("runs", "experiment", "last", "out", "log_dir", "logger")
 LOGGERS = ("none", "wandb")
@@ -49,30 +48,15 @@ def parse_arguments(arguments: Sequence[str]) -> CompareRequest:
     Raises:
         ConfigError: A word without ``=``, an unknown or repeated key, or a value that cannot be.
     """
-    values: dict[str, str] = {}
-    for word in arguments:
-        key, separator, value = word.lstrip("-").partition("=")
-        if not separator or key not in KEYS:
-            close = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f" Did you mean {close[0]}=…?" if close else ""
-            raise ConfigError(f"Cannot read {word!r}: give key=value with one of {', '.join(KEYS)}.{hint}")
-        if key in values or not value.strip(", "):
-            problem = "given twice" if key in values else "empty"
-            raise ConfigError(f"{key} is {problem}: give it once, with a value.")
-        values[key] = value
-    if "runs" in values and ("experiment" in values or "last" in values):
-        raise ConfigError("runs=… names the runs already: leave out experiment=… and last=….")
-    last = values.get("last")
-    if last is not None and (not last.isdecimal() or int(last) < 1):
-        raise ConfigError(f"last must be a whole number of at least 1, got {last!r}.")
+    values = read_words(arguments, KEYS)
     logger = values.get("logger", "none")
     if logger not in LOGGERS:
         raise ConfigError(f"logger must be one of {', '.join(LOGGERS)}, got {logger!r}.")
     return CompareRequest(
-        log_dir=Path(values.get("log_dir") or os.environ.get("LOG_DIR") or "logs"),
+        log_dir=log_dir_of(values),
         runs=_names(values.get("runs", "")),
         experiments=_names(values.get("experiment", "")),
-        last=int(last) if last else None,
+        last=last_of(values),
         out=Path(values["out"]) if "out" in values else None,
         logger=logger,
     )

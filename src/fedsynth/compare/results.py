@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from fedsynth.compare.groups import Group
 from fedsynth.report import glossary
+from fedsynth.report.branches import is_variant
 from fedsynth.report.records import ReportRecord, collect_records
 
 #: Arms of single clients: they have a figure of their own.
 CLIENT_ARM = re.compile(r"^client_(\d+)$")
-#: Endings of stages that repeat another with another budget, generator or release.
-_VARIANT = re.compile(r"_(eps_?[\d.p]+|nonprivate|primary|paid\w*)$")
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ResultRow:
     @property
     def is_variant(self) -> bool:
         """Whether the stage repeats another with one thing changed: ``tstr_mixture_eps1``."""
-        return _VARIANT.search(self.stage) is not None
+        return is_variant(self.stage)
 
     @property
     def metric_title(self) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsynth.errors import ArtifactError, ConfigError
-from fedsynth.report.__main__ import Request, choose_runs
 from fedsynth.report.runs import RUN_FILE, Run, load_run
+from fedsynth.report.selection import Request, choose_runs
 
 #: The folder Hydra makes in a run's folder before anything is computed.
 HYDRA_FOLDER = "config"

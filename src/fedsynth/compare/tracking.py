@@ -9,21 +9,7 @@ from typing import Any
 
 from fedsynth.compare.build import CompareFiles
 from fedsynth.compare.factors import shown
-from fedsynth.tracking import check_loggers, wandb_id, wandb_run
-
-COLUMNS = (
-    "group",
-    "stage",
-    "arm",
-    "metric",
-    "paper",
-    "mean",
-    "std",
-    "ci_low",
-    "ci_high",
-    "seeds",
-    "interval",
-)
+from fedsynth.tracking import RECORD_COLUMNS, check_loggers, wandb_id, wandb_run
 
 
 def log_comparison(
@@ -87,12 +73,12 @@ def _table(files: CompareFiles) -> Any:
     import wandb
 
     rows = [
-        [files.grouping.groups[index].name, *(getattr(record, name) for name in COLUMNS[1:])]
+        [files.grouping.groups[index].name, *(getattr(record, name) for name in RECORD_COLUMNS)]
         for row in files.results.rows
         for index, record in enumerate(row.cells)
         if record is not None
     ]
-    return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
+    return wandb.Table(columns=["group", *RECORD_COLUMNS], data=rows, allow_mixed_types=True)
 
 
 def _settings(files: CompareFiles) -> Any:

@@ -21,6 +21,7 @@ for labels given in some calls only, and when computed without records.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -105,9 +106,9 @@ class PointSetMetric(Gatherer):
         super().__init__(**kwargs)
         self.num_classes = None if num_classes is None else check_integer(num_classes, "num_classes")
 
+    @abstractmethod
     def compare(self, *, real: Tensor, synthetic: Tensor) -> dict[str, float]:
         """The values of two point sets."""
-        raise NotImplementedError
 
     def update(
         self,

@@ -18,7 +18,7 @@ _CARRIERS = {
 }
 _GENERATORS = {"mix": "mixture", "synthesize": "diffusion"}
 #: Stages of a comparison beside the main branch: another budget, protocol or release.
-_VARIANT = re.compile(r"_(eps[\d.p]+|nonprivate|primary|paid\w*)$")
+_VARIANT = re.compile(r"_(eps_?[\d.p]+|nonprivate|primary|paid\w*)$")
 
 
 @dataclass(frozen=True)
