@@ -104,7 +104,7 @@ def merge_small_shards(
     check_indices(shards=shards, labels=labels, clients=clients)
     _check_range(shards, "shards", num_shards)
     merged, merges = shards.clone(), []
-    for client, label in torch.unique(torch.stack([clients, labels], dim=1), dim=0).tolist():
+    for client, label in _occupied_cells(clients, labels):
         in_cell = (clients == client) & (labels == label)
         sizes = torch.bincount(shards[in_cell], minlength=num_shards).tolist()
         for source, target, size in _merge_plan(sizes, min_shard_size):
@@ -118,6 +118,17 @@ def merge_small_shards(
             "; ".join(f"client {m.client} class {m.label}: {m.source}→{m.target}" for m in merges),
         )
     return merged, tuple(merges)
+
+
+def _occupied_cells(clients: Int64[Tensor, " n"], labels: Int64[Tensor, " n"]) -> list[tuple[int, int]]:
+    """(client, class) of every cell that holds a record, ascending."""
+    if len(labels) == 0:
+        return []
+    # One number per cell: unique over rows takes ten times as long, and an audit asks for it hundreds of times.
+    lowest = int(labels.min())
+    width = int(labels.max()) - lowest + 1
+    cells = torch.unique(clients * width + (labels - lowest)).tolist()
+    return [(cell // width, cell % width + lowest) for cell in cells]
 
 
 def _merge_plan(sizes: list[int], minimum: int) -> list[tuple[int, int, int]]:
