@@ -25,6 +25,8 @@ Two experiments:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -156,18 +158,24 @@ def _run(
     """Attack every release on every trial: same candidates and same noise draws for all releases."""
     aurocs: dict[str, dict[str, list[float]]] = {name: {} for name in releases}
     gaps: dict[str, dict[str, list[float]]] = {name: {} for name in releases}
-    for trial in trials:
-        noise_seed = int(torch.randint(2**62, (), generator=generator))
+
+    def attack(trial: _Trial, release: Release, noise_seed: int) -> tuple[list[str], Tensor, Tensor]:
+        published = release(*trial.released, torch.Generator().manual_seed(noise_seed))
+        scores = _scores(trial, ReleasedMeans(*published), knowledge)
         is_member = torch.arange(2 * len(trial.slots)) < len(trial.slots)
-        for name, release in releases.items():
-            published = release(*trial.released, torch.Generator().manual_seed(noise_seed))
-            scores = _scores(trial, ReleasedMeans(*published), knowledge)
-            table = torch.stack(list(scores.values()))
-            gap = table[:, is_member].mean(dim=1) - table[:, ~is_member].mean(dim=1)
-            found = zip(scores, auroc_rows(table, is_member).tolist(), gap.tolist(), strict=True)
-            for score, value, difference in found:
-                aurocs[name].setdefault(score, []).append(value)
-                gaps[name].setdefault(score, []).append(difference)
+        table = torch.stack(list(scores.values()))
+        gap = table[:, is_member].mean(dim=1) - table[:, ~is_member].mean(dim=1)
+        return list(scores), auroc_rows(table, is_member), gap
+
+    # Releases of one trial side by side: each has its own generator, and tensor operations leave Python free.
+    with ThreadPoolExecutor(len(releases)) as pool:
+        for trial in trials:
+            noise_seed = int(torch.randint(2**62, (), generator=generator))
+            found = pool.map(attack, repeat(trial), releases.values(), repeat(noise_seed))
+            for name, (scores, auroc, gap) in zip(releases, found, strict=True):
+                for score, value, difference in zip(scores, auroc.tolist(), gap.tolist(), strict=True):
+                    aurocs[name].setdefault(score, []).append(value)
+                    gaps[name].setdefault(score, []).append(difference)
     return {name: SummaryAttack(_columns(aurocs[name]), _columns(gaps[name])) for name in releases}
 
 
@@ -203,8 +211,8 @@ def released_summary_attack(
         latents, labels, clients: Records to draw from, not clipped.
         reference: From `public_reference`, of records not among `latents`.
         releases: Name -> callable (latents [n, d] float64, labels [n], clients [n], generator) ->
-            `ReleasedMeans`. It is called with unclipped members in record order. Its optional fields
-            decide which attacks are possible.
+            `ReleasedMeans`. It is called with unclipped members in record order, releases of one repetition in
+            threads side by side. Its optional fields decide which attacks are possible.
         clip_radius: C of the releases; candidates are clipped alike before scoring.
         generator: CPU generator of splits and noise.
         num_repetitions: Repetitions.
