@@ -26,8 +26,10 @@ from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import unknown_key
 
 CONFIG_DIR = Path(__file__).parents[2] / "configs"
-# Groups whose files speak for the whole config, not for one section of it.
-GLOBAL_GROUPS = ("debug", "experiment", "hparams_search", "hydra", "local", "stage")
+# Groups whose files speak for the whole config, or for a part of it that another file names.
+GLOBAL_GROUPS = (
+    "debug", "experiment", "federated_schedule", "hparams_search", "hydra", "local", "stage", "strategy",
+)  # fmt: skip
 
 
 def new_run_id() -> str:
@@ -118,12 +120,14 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
 @cache
 def _keys_of(path: Path) -> frozenset[str]:
-    """Top-level keys of a YAML file."""
+    """Top-level keys of a YAML file, those of its defaults list (``/group@key: option``) included."""
     try:
         loaded = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_one_line(error)}.") from error
-    return frozenset(loaded) - {"defaults"}
+    entries = [entry for entry in loaded.get("defaults", []) if isinstance(entry, dict)]
+    placed = {name.partition("@")[2].split(".")[0] for entry in entries for name in entry if "@" in name}
+    return frozenset(loaded) - {"defaults"} | placed
 
 
 def experiments() -> list[str]:

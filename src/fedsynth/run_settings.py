@@ -29,12 +29,22 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where data come from. What is made of them is a matter of the stages."""
+    """Where data below DATA_DIR come from. What is made of them is a matter of the stages."""
 
     source: str = setting(one_of=("auto", "real", "simulated"))
     dir: str = setting()
     download: bool = setting()
     image_size: int = setting(one_of=(28, 64, 128, 224), remedy="These are the sizes MedMNIST publishes.")
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """Where a corpus under a licence is: nobody can download it, and it has no images."""
+
+    source: str = setting(one_of=("auto", "real", "simulated"))
+    edaic_root: str | None = setting(
+        remedy="Set EDAIC_ROOT to the folder of the corpus, or leave it unset for simulated data."
+    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ def check_run_settings(config: dict[str, Any]) -> None:
     """
     sections = (
         (RunSettings, config, ""),
-        (DataSettings, config["data"], "data"),
+        (CorpusSettings if _is_corpus(config) else DataSettings, config["data"], "data"),
         (PathSettings, config["paths"], "paths"),
         (BudgetSettings, config["privacy"], "privacy"),
     )
@@ -73,7 +83,7 @@ def check_run_settings(config: dict[str, Any]) -> None:
         built = build_settings(settings_type, {name: values[name] for name in known if name in values}, path)
         checked.append((values, built))
     # OmegaConf takes "off" for false; Python takes the string for true.
-    for key, value in (("plan", config["plan"]), ("data.download", config["data"]["download"])):
+    for key, value in (("plan", config["plan"]), ("data.download", config["data"].get("download", False))):
         if not isinstance(value, bool):
             raise ConfigError(f"{key} must be true or false, got {value!r}.", key=key)
     if not RUN_ID.fullmatch(str(config["run_id"])):
@@ -82,9 +92,18 @@ def check_run_settings(config: dict[str, Any]) -> None:
             "'.', '_' and '-' (run_id=NAME or RUN_ID=NAME), or leave it out.",
             key="run_id",
         )
-    for key, value in (("data.dir", config["data"]["dir"]), *_paths(config)):
+    for key, value in _folders(config):
         if not isinstance(value, str):
             raise ConfigError(f"{key} must be a folder, got {value!r}. Quote a name of digits.", key=key)
+    if (
+        _is_corpus(config)
+        and config["data"]["edaic_root"] is not None
+        and not config["data"]["edaic_root"].strip()
+    ):
+        raise ConfigError(
+            "data.edaic_root is empty. Set EDAIC_ROOT to the folder of the corpus, or leave it unset.",
+            key="data.edaic_root",
+        )
     for name, variable in (("log_dir", "LOG_DIR"), ("data_dir", "DATA_DIR")):
         if not config["paths"][name].strip():
             raise ConfigError(
@@ -98,8 +117,15 @@ def check_run_settings(config: dict[str, Any]) -> None:
         check_run_folder(Path(config["paths"]["log_dir"]) / "runs" / str(config["experiment_name"]))
 
 
-def _paths(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(f"paths.{name}", config["paths"][name]) for name in ("log_dir", "data_dir")]
+def _is_corpus(config: Mapping[str, Any]) -> bool:
+    """Whether the data config (``data=edaic``) names a corpus instead of DATA_DIR."""
+    return "edaic_root" in config["data"]
+
+
+def _folders(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    key = "edaic_root" if _is_corpus(config) else "dir"
+    data = [(f"data.{key}", config["data"][key])] if config["data"][key] is not None else []
+    return data + [(f"paths.{name}", config["paths"][name]) for name in ("log_dir", "data_dir")]
 
 
 def _check_files(files: Any) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsynth.data.edaic.source import CorpusRequest, corpus_on_disk, resolve_corpus
+from fedsynth.data.official import CORPUS_NAMES
 from fedsynth.data.sources import DataSource, locate, resolve_sources
 from fedsynth.errors import DataError
 from fedsynth.pipeline.planner import Source
@@ -37,18 +39,25 @@ def obtain_sources(config: Mapping[str, Any]) -> dict[str, DataSource]:
     """The sources found, downloaded or simulated.
 
     Raises:
-        DataError: If they are missing and the config allows neither of the last two.
+        DataError: If they are missing and the config allows neither of the last two, or a corpus has faults.
     """
-    data = config["data"]
-    return resolve_sources(
-        source_names(config),
-        Path(data["dir"]),
-        mode=data["source"],
-        download=data["download"],
-        simulated_dir=Path(config["paths"]["log_dir"]) / "simulated",
-        filenames=data.get("files") or {},
-        size=data["image_size"],
-    )
+    data, mode, simulated_dir = config["data"], config["data"]["source"], _simulated_dir(config)
+    found = {
+        name: resolve_corpus(_corpus_request(config), mode=mode, simulated_dir=simulated_dir)
+        for name in _corpus_names(config)
+    }
+    files = _file_names(config)
+    if files:
+        found |= resolve_sources(
+            files,
+            Path(data["dir"]),
+            mode=mode,
+            download=data["download"],
+            simulated_dir=simulated_dir,
+            filenames=data.get("files") or {},
+            size=data["image_size"],
+        )
+    return found
 
 
 def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
@@ -57,6 +66,46 @@ def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], l
     Returns:
         The sources, or none if a run would have to fetch or simulate some; and remarks for the user.
     """
+    found, remarks = _files_on_disk(config) if _file_names(config) else ({}, [])
+    for name in _corpus_names(config):
+        corpus, said = corpus_on_disk(
+            _corpus_request(config), mode=config["data"]["source"], simulated_dir=_simulated_dir(config)
+        )
+        remarks += said
+        if corpus is None:
+            return {}, [*remarks, UNKNOWN_KEYS]
+        found[name] = corpus
+    return found, remarks
+
+
+def _corpus_names(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in source_names(config) if name in CORPUS_NAMES]
+
+
+def _file_names(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in source_names(config) if name not in CORPUS_NAMES]
+
+
+def _simulated_dir(config: Mapping[str, Any]) -> Path:
+    return Path(config["paths"]["log_dir"]) / "simulated"
+
+
+def _corpus_request(config: Mapping[str, Any]) -> CorpusRequest:
+    """What the stages of this run read of E-DAIC: a file that none of them opens has no say in any key."""
+    root = config["data"].get("edaic_root")
+    readers = [stage for stage in config["stages"].values() if "edaic" in find_stage(stage["stage"], "").data]
+    excluded = [frozenset(stage["exclude_participants"]) for stage in readers]
+    needs_detailed = any(stage["label_rule"] == "phq8ge10" for stage in readers)
+    return CorpusRequest(
+        root=None if root is None else Path(root),
+        audio_features=tuple(sorted({stage["audio_features"] for stage in readers})),
+        rule="phq8ge10" if needs_detailed else "phq_binary",
+        exclude=frozenset.intersection(*excluded),
+        cache_dir=Path(config["paths"]["log_dir"]) / "cache",
+    )
+
+
+def _files_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
     data = config["data"]
     remarks: list[str] = []
     if data["source"] != "simulated":
@@ -77,7 +126,7 @@ def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], l
 def _locate_all(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
     data, found, problems = config["data"], {}, []
     files = data.get("files") or {}
-    for name in source_names(config):
+    for name in _file_names(config):
         try:
             found[name] = locate(
                 name, data["dir"], download=False, size=data["image_size"], filename=files.get(name)
@@ -93,9 +142,9 @@ def _locate_all(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[
 def _simulated_on_disk(config: Mapping[str, Any]) -> dict[str, DataSource]:
     from fedsynth.data.simulated import SIMULATION_VERSION
 
-    root = Path(config["paths"]["log_dir"]) / "simulated" / f"v{SIMULATION_VERSION}-seed0"
+    root = _simulated_dir(config) / f"v{SIMULATION_VERSION}-seed0"
     size = config["data"]["image_size"]
-    return {name: locate(name, root, download=False, size=size) for name in source_names(config)}
+    return {name: locate(name, root, download=False, size=size) for name in _file_names(config)}
 
 
 def source_records(source: DataSource) -> list[dict[str, Any]]:

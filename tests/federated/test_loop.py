@@ -306,7 +306,7 @@ class Proximal(FedAvg):
     def __init__(self, mu: float) -> None:
         self.mu = mu
 
-    def local_objective(self, loss, module, global_state):  # type: ignore[no-untyped-def]
+    def local_objective(self, loss, module, global_state, step):  # type: ignore[no-untyped-def]
         drift = sum(((p - global_state[n]) ** 2).sum() for n, p in module.named_parameters())
         return loss + self.mu / 2 * drift
 

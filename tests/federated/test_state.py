@@ -101,7 +101,7 @@ def test_fedavg_weighs_clients_by_their_records() -> None:
 
 def test_fedavg_leaves_the_loss_alone_and_keeps_no_state() -> None:
     loss = torch.tensor(2.0)
-    assert FedAvg().local_objective(loss, nn.Linear(1, 1), {}) is loss
+    assert FedAvg().local_objective(loss, nn.Linear(1, 1), {}, {}) is loss
     assert FedAvg().state_dict() == {}
 
 

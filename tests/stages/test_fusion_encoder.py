@@ -52,7 +52,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifac
 
 def test_training_loss_is_the_mean_cross_entropy(pairs: PairedClients) -> None:
     encoder = module(modality_dropout=0.0).eval()  # eval: no dropout, running statistics
-    loss = encoder.training_step(batch(pairs), 0)
+    loss = encoder.training_step(batch(pairs), 0)["loss"]
     mask = torch.ones(10, 2, dtype=torch.bool)
     logits = (
         encoder.network(batch(pairs)["image"], batch(pairs)["ecg"], mask).logits.detach().double().numpy()
@@ -64,12 +64,13 @@ def test_training_loss_is_the_mean_cross_entropy(pairs: PairedClients) -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.9])
 def test_training_hides_modalities_and_validation_shows_both(
-    pairs: PairedClients, dropout: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pairs: PairedClients, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = module(modality_dropout=dropout)
     seen: list[torch.Tensor] = []
     forward = encoder.network.forward
     monkeypatch.setattr(encoder, "log", lambda *args, **kwargs: None)
+    encoder.trainer = stock_trainer(tmp_path)
     monkeypatch.setattr(
         encoder.network, "forward", lambda image, ecg, mask: seen.append(mask) or forward(image, ecg, mask)
     )

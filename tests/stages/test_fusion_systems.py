@@ -51,7 +51,7 @@ def centralized(tmp_path_factory: pytest.TempPathFactory, stored: Artifact) -> A
 
 @pytest.fixture(scope="module")
 def fedbn(tmp_path_factory: pytest.TempPathFactory, stored: Artifact) -> Artifact:
-    return made(tmp_path_factory.mktemp("fedbn"), stored, strategy="fedbn")
+    return made(tmp_path_factory.mktemp("fedbn"), stored, strategy={"name": "fedbn"})
 
 
 @pytest.fixture(scope="module", params=["image", "ecg"])
@@ -193,7 +193,7 @@ def test_arms_are_the_subsets_of_what_was_trained() -> None:
 def test_every_client_is_tested_with_the_global_weights_and_its_own_normalization(
     stored: Artifact, fedbn: Artifact
 ) -> None:
-    own = fedbn.load("client_normalization.safetensors")
+    own = fedbn.load("client_models.safetensors")
     weights = fedbn.load("model.safetensors")
     pairs = PairedClients.from_tensors(stored.load("pairs.safetensors"))
     for client in (0, 1):
@@ -210,7 +210,7 @@ def test_every_client_is_tested_with_the_global_weights_and_its_own_normalizatio
 
 
 def test_the_stored_global_normalization_is_the_clients_average_of_the_same_round(fedbn: Artifact) -> None:
-    own = fedbn.load("client_normalization.safetensors")
+    own = fedbn.load("client_models.safetensors")
     weights = fedbn.load("model.safetensors")
     states = [
         {name.partition("/")[2]: value for name, value in own.items() if name.startswith(f"{client}/")}
@@ -222,7 +222,7 @@ def test_the_stored_global_normalization_is_the_clients_average_of_the_same_roun
 
 def test_fedavg_stores_no_normalization_of_clients(tmp_path: Path, stored: Artifact) -> None:
     encoder = made(tmp_path, stored, 1)
-    assert "client_normalization.safetensors" not in encoder.manifest["files"]
+    assert "client_models.safetensors" not in encoder.manifest["files"]
     assert not [row for row in encoder.manifest["metrics"] if row["arm"].startswith("client_")]
 
 
@@ -237,10 +237,10 @@ def test_a_killed_fedbn_stage_goes_on_and_ends_with_the_same_bits(
     progress = training.epoch_progress
     monkeypatch.setattr(training, "epoch_progress", lambda context, trainer_class: [Kill()])
     with pytest.raises(InterruptedError):
-        made(tmp_path / "killed", stored, strategy="fedbn")
+        made(tmp_path / "killed", stored, strategy={"name": "fedbn"})
     monkeypatch.setattr(training, "epoch_progress", progress)
-    resumed = made(tmp_path / "killed", stored, strategy="fedbn")
-    for file in ("model.safetensors", "scores.safetensors", "client_normalization.safetensors"):
+    resumed = made(tmp_path / "killed", stored, strategy={"name": "fedbn"})
+    for file in ("model.safetensors", "scores.safetensors", "client_models.safetensors"):
         assert equal(resumed.load(file), fedbn.load(file))
     assert values(resumed) == values(fedbn)
 

@@ -33,7 +33,7 @@ def check(*words: str) -> set[str]:
         ("model.modalities=[image,image]", "fusion_encoder.modalities"),
         ("model.modalities=[image,video]", "fusion_encoder.modalities"),
         ("federated.training=alone", "fusion_encoder.training"),
-        ("federated.strategy=fedprox", "fusion_encoder.strategy"),
+        ("federated.strategy.name=fedsum", "fusion_encoder.strategy.name"),
         ("privacy.epsilon=1.0e7", "release.epsilon"),
         ("privacy.clip_radius=.inf", "release.clip_radius"),
         ("stages.encode.inputs.encoder=pretrain_xray", "encode.inputs.encoder"),

@@ -79,10 +79,10 @@ class BatchOrder(Sampler[Tensor]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._batch_sizes())
+        return len(self._batch_sizes(self._shard_size()))
 
     def __iter__(self) -> Iterator[Int64[Tensor, " batch"]]:
-        yield from self._shard().split(self._batch_sizes())
+        yield from self._shard().split(self._batch_sizes(self._shard_size()))
 
     def _shard_size(self) -> int:
         if self.pad:
@@ -90,16 +90,20 @@ class BatchOrder(Sampler[Tensor]):
         return len(range(self.rank, self.num_records, self.world_size))
 
     def _shard(self) -> Int64[Tensor, " shard"]:
+        return self._order()[self.rank :: self.world_size]
+
+    def _order(self) -> Int64[Tensor, " total"]:
+        """The records of all ranks, and again those from the start on where ranks are padded."""
         order = torch.arange(self.num_records)
         if self.shuffle:
             order = torch.randperm(
                 self.num_records, generator=generator(self.seed, "batch-order", self.epoch)
             )
-        position = torch.arange(self._shard_size()) * self.world_size + self.rank
-        return order[position % max(1, self.num_records)]
+        total = self._shard_size() * self.world_size if self.pad else self.num_records
+        return order[torch.arange(total) % max(1, self.num_records)]
 
-    def _batch_sizes(self) -> list[int]:
-        full, rest = divmod(self._shard_size(), self.batch_size)
+    def _batch_sizes(self, shard_size: int) -> list[int]:
+        full, rest = divmod(shard_size, self.batch_size)
         sizes = [self.batch_size] * full + ([rest] if rest else [])
         if len(sizes) > 1 and sizes[-1] < self.min_last_batch:
             last = sizes.pop()
@@ -151,8 +155,13 @@ def tensor_loader(
         pad=pad,
         min_last_batch=min_last_batch,
     )
+    return whole_batch_loader(dataset, order)
+
+
+def whole_batch_loader(dataset: TensorBatches, order: BatchOrder) -> DataLoader[dict[str, Tensor]]:
+    """A DataLoader whose sampler yields the record numbers of whole batches; iterating draws nothing globally."""
     # Its own generator: making a DataLoader iterator draws a worker seed, from the global state by default.
-    own = torch.Generator().manual_seed(derive_seed(seed, "loader"))
+    own = torch.Generator().manual_seed(derive_seed(order.seed, "loader"))
     return DataLoader(dataset, sampler=order, batch_size=None, collate_fn=_as_is, generator=own)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEDMNIST_SIZES = (28, 64, 128, 224)  # pixels
-DATASET_NAMES = ("pneumoniamnist", "chestmnist", "mitdb")
+DATASET_NAMES = ("pneumoniamnist", "chestmnist", "mitdb")  # below DATA_DIR, can be downloaded
+CORPUS_NAMES = ("edaic",)  # under a licence, never downloaded; each has a root of its own
 
 _ZENODO = "https://zenodo.org/records/10519652/files"
 _MEDMNIST_MD5 = {
@@ -30,6 +31,8 @@ LICENCES = {
     "pneumoniamnist": "CC BY 4.0 (Yang et al., Scientific Data 2023; Kermany et al., Cell 2018)",
     "chestmnist": "CC BY 4.0 (Yang et al., Scientific Data 2023; Wang et al., CVPR 2017; NIH)",
     "mitdb": "ODC-By 1.0 (Moody & Mark 2001, doi:10.13026/C2F305; Goldberger et al. 2000)",
+    "edaic": "end-user licence of the University of Southern California, no redistribution "
+    "(Gratch et al., LREC 2014; Ringeval et al., AVEC 2019)",
 }
 SIMULATED_LICENCE = "simulated by fedsynth; no patient data, no clinical meaning"
 

@@ -1,16 +1,14 @@
 """Find data sets on disk, say what they are, and never mix real with simulated ones.
 
 Torch-free and quick to import. Content is not parsed here: a truncated or malformed file is found by its
-reader (`fedsynth.data.medmnist`, `fedsynth.data.mitbih`).
+reader (`fedsynth.data.medmnist`, `fedsynth.data.mitbih`). E-DAIC is found by `fedsynth.data.edaic.source`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,42 +19,14 @@ from fedsynth.data.official import (
     MEDMNIST_SIZES,
     MITDB_SUMS_SHA256,
     MITDB_URL,
-    SIMULATED_LICENCE,
     official_medmnist,
 )
+from fedsynth.data.source_files import DataSource, SourceFile, digest_of, make_source
 from fedsynth.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
 SourceMode = Literal["auto", "real", "simulated"]
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One file of a data set with its content digests."""
-
-    name: str
-    path: Path
-    sha256: str
-    md5: str | None
-    """Hexadecimal; None for the MIT-BIH files, whose publisher gives SHA-256 only."""
-    known: bool | None
-    """True: equals the published digest; False: differs from it; None: no digest is published for it."""
-
-
-@dataclass(frozen=True)
-class DataSource:
-    """A data set found on disk."""
-
-    name: str
-    path: Path
-    """The .npz file, or the WFDB directory."""
-    simulated: bool
-    files: tuple[SourceFile, ...]
-    licence: str
-    digest: str
-    """SHA-256 over the sorted names and contents of all files: changes whenever any byte changes."""
-
 
 #: In a list of file names: the published name at the size asked for.
 OFFICIAL = "official"
@@ -111,7 +81,7 @@ def locate(
         path = download_file(official.url, root / "medmnist" / official.name, md5=official.md5)
     simulated = _is_simulated_npz(path)
     published = official.md5 if path.name == official.name and not simulated else None
-    return _source(name, path, [_medmnist_file(path, published)], simulated=simulated)
+    return make_source(name, path, [_medmnist_file(path, published)], simulated=simulated)
 
 
 def resolve_sources(
@@ -196,18 +166,11 @@ def _simulate(name: str, simulated_dir: str | Path, seed: int, size: int) -> Dat
 
     path = write_simulated(name, Path(simulated_dir), seed=seed, size=size)
     files = _mitdb_files(path, {}) if name == "mitdb" else [_medmnist_file(path, None)]
-    return _source(name, path, files, simulated=True)
-
-
-def _source(name: str, path: Path, files: list[SourceFile], *, simulated: bool) -> DataSource:
-    licence = SIMULATED_LICENCE if simulated else LICENCES[name]
-    lines = "".join(f"{file.sha256}  {file.name}\n" for file in sorted(files, key=lambda file: file.name))
-    digest = hashlib.sha256(lines.encode()).hexdigest()
-    return DataSource(name, path, simulated, tuple(files), licence, digest)
+    return make_source(name, path, files, simulated=True)
 
 
 def _medmnist_file(path: Path, published_md5: str | None) -> SourceFile:
-    md5, sha256 = _digest(path, "md5"), _digest(path, "sha256")
+    md5, sha256 = digest_of(path, "md5"), digest_of(path, "sha256")
     known = None if published_md5 is None else md5 == published_md5
     if known is False:
         logger.warning(
@@ -240,13 +203,13 @@ def _locate_mitdb(root: Path, *, download: bool) -> DataSource:
             "used as they are.",
             *(len(unknown), len(files), directory, unknown[0]),
         )
-    return _source("mitdb", directory, files, simulated=simulated)
+    return make_source("mitdb", directory, files, simulated=simulated)
 
 
 def _published_sums(directory: Path) -> dict[str, str]:
     """PhysioNet's digests by file name; empty if SHA256SUMS.txt is absent or not PhysioNet's own."""
     path = directory / "SHA256SUMS.txt"
-    if not path.is_file() or _digest(path, "sha256") != MITDB_SUMS_SHA256:
+    if not path.is_file() or digest_of(path, "sha256") != MITDB_SUMS_SHA256:
         return {}
     return {name: digest for digest, name in (line.split() for line in path.read_text().splitlines())}
 
@@ -258,23 +221,13 @@ def _mitdb_files(directory: Path, published: Mapping[str, str]) -> list[SourceFi
         for path in directory.iterdir()
         if path.suffix in (".dat", ".hea", ".atr") or path.name == "RECORDS"
     )
-    digests = {path: _digest(path, "sha256") for path in paths}
+    digests = {path: digest_of(path, "sha256") for path in paths}
     return [
         SourceFile(path.name, path, digests[path], None, digests[path] == published[path.name])
         if path.name in published
         else SourceFile(path.name, path, digests[path], None, None)
         for path in paths
     ]
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, algorithm).hexdigest()
-    except OSError as error:
-        raise DataError(
-            f"Cannot read {path}: {error.strerror}. Check the file and its permissions."
-        ) from error
 
 
 def _is_simulated_npz(path: Path) -> bool:

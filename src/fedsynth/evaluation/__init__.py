@@ -29,8 +29,19 @@ from fedsynth.evaluation.frechet import frechet_distance, gaussian_frechet_dista
 from fedsynth.evaluation.latents import LatentSummary, latent_summary
 from fedsynth.evaluation.mmd import median_bandwidth, rbf_mmd
 from fedsynth.evaluation.neighbors import Neighbors, nearest_neighbors
+from fedsynth.evaluation.participant_bootstrap import (
+    participant_means,
+    replicate_differences,
+    replicate_intervals,
+)
 from fedsynth.evaluation.prdc import PRDC, prdc
+from fedsynth.evaluation.privacy_performance import (
+    decision_metrics,
+    normalized_privacy_score,
+    privacy_performance_score,
+)
 from fedsynth.evaluation.ranking import auroc, average_precision
+from fedsynth.evaluation.scored_system import ScoredSplit, ScoredSystem, system_replicates
 
 __all__ = [
     "PRDC",
@@ -41,6 +52,8 @@ __all__ = [
     "Neighbors",
     "PairedDifference",
     "ReliabilityDiagram",
+    "ScoredSplit",
+    "ScoredSystem",
     "TemperatureFit",
     "auroc",
     "average_precision",
@@ -50,6 +63,7 @@ __all__ = [
     "bootstrap_intervals",
     "brier_score",
     "classification_metrics",
+    "decision_metrics",
     "expected_calibration_error",
     "f1_threshold",
     "fit_temperature",
@@ -60,10 +74,16 @@ __all__ = [
     "median_bandwidth",
     "mutual_ball_membership",
     "nearest_neighbors",
+    "normalized_privacy_score",
     "paired_bootstrap",
+    "participant_means",
     "prdc",
     "predict_positive",
+    "privacy_performance_score",
     "rbf_mmd",
     "reliability_diagram",
+    "replicate_differences",
+    "replicate_intervals",
     "scale_logits",
+    "system_replicates",
 ]

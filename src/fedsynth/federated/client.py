@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class ClientUpdate:
         metrics: Means over its local training: ``train_loss`` and what the module logged per epoch.
         steps: Optimizer steps it took.
         batches: Batches after which its optimizer stepped; differs from ``steps`` under manual optimization.
+        message: What else the strategy makes it send, e.g. class prototypes; on the CPU.
     """
 
     client: ClientId
@@ -38,6 +39,7 @@ class ClientUpdate:
     metrics: dict[str, float]
     steps: int
     batches: int = 0
+    message: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult, _Autom
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from fedsynth.federated.state import State
@@ -55,7 +56,9 @@ class ClientOptimization(_AutomaticOptimization):
         self.num_losses += 1
         if type(self.strategy).local_objective is not Strategy.local_objective:
             loss, module = result.closure_loss * shares, self.trainer.lightning_module
-            result.closure_loss = self.strategy.local_objective(loss, module, self.global_state) / shares
+            objective = self.strategy.local_objective(loss, module, self.global_state, result.extra)
+            result.closure_loss = objective / shares
+        result.extra = apply_to_collection(result.extra, Tensor, Tensor.detach)  # else callbacks hold the graph
         return result
 
 

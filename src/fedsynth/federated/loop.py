@@ -23,6 +23,7 @@ from fedsynth.federated.client import ClientId, ClientUpdate, Federation, random
 from fedsynth.federated.client_epoch import ClientEpochLoop, ClientResults
 from fedsynth.federated.guards import refuse_unsupported
 from fedsynth.federated.hooks import call_hook
+from fedsynth.federated.messages import client_message, round_traffic
 from fedsynth.federated.roster import Roster, mean_metrics
 from fedsynth.federated.schedules import Schedules
 from fedsynth.federated.sharding import ClientShardedStrategy, assign_clients
@@ -146,6 +147,7 @@ class FederatedFitLoop(CheckpointedRounds, _FitLoop):
                     epoch = round_ * federation.local_epochs + local_epoch
                     _set_sampler_epoch(self.roster.loaders[client].flattened[0], epoch)
                     loop.run(fetcher)
+                message = client_message(trainer, federation.strategy, self.roster, client, round_)
             metrics = self._client_metrics()
         finally:
             loop.num_batches, loop._results = None, outer
@@ -154,6 +156,7 @@ class FederatedFitLoop(CheckpointedRounds, _FitLoop):
             num_records=self.roster.num_records[client],
             state=clone_state(module, "cpu"),
             metrics=metrics,
+            message=message,
             steps=trainer.global_step - started[0],
             batches=loop._batches_that_stepped - started[1],
         )
@@ -177,12 +180,13 @@ class FederatedFitLoop(CheckpointedRounds, _FitLoop):
     def _aggregate(self) -> None:
         trainer, updates = self.trainer, tuple(self.updates)
         call_hook(trainer, "on_before_aggregate", updates)
+        traffic = round_traffic(self.federation.strategy, self._global_state, updates)
         state = self.federation.strategy.aggregate(self._global_state, updates)
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         copy_into(trainer.lightning_module, state)
         self.phase, self.updates, self._global_state = AGGREGATED, [], {}
         connector = trainer._logger_connector
-        metrics = mean_metrics(updates)
+        metrics = mean_metrics(updates) | traffic
         connector._callback_metrics.update({k: torch.tensor(v) for k, v in metrics.items()})
         logged: dict[str, Any] = {k: v for k, v in metrics.items() if k not in self._unlogged}
         step = self.epoch_loop._batches_that_stepped - 1  # the axis of the round's last training step

@@ -114,4 +114,4 @@ class FederatedProgressBar(ProgressBar):
         known = {name: float(v) for name, v in trainer.callback_metrics.items() if v.numel() == 1}
         if self._metric_names is not None:
             return {name: known[name] for name in self._metric_names if name in known}
-        return {name: value for name, value in known.items() if not name.startswith("client/")}
+        return {name: value for name, value in known.items() if not name.startswith(("client/", "traffic/"))}

@@ -31,6 +31,10 @@ class FusionOutput:
     """g of Eq. (14), order (image, ECG)."""
     attention: Float[Tensor, "b 2 2"]
     """Head-averaged weights of Eq. (13), [b, query, key]; rows sum to 1."""
+    image: Float[Tensor, "b e"]
+    """e^I of Eq. (11), zero where the image is missing."""
+    ecg: Float[Tensor, "b e"]
+    """e^E, zero where the ECG is missing."""
 
 
 class FusionClassifier(nn.Module):
@@ -96,13 +100,13 @@ class FusionClassifier(nn.Module):
         require_floating("image", image)
         require_floating("ecg", ecg)
         check_mask(mask, len(image))
-        fused, gates, attention = self.fusion(
-            self._embed(self.image_encoder, image, mask[:, 0]),
-            self._embed(self.signal_encoder, ecg, mask[:, 1]),
-            mask,
-        )
+        image_embedding = self._embed(self.image_encoder, image, mask[:, 0])
+        ecg_embedding = self._embed(self.signal_encoder, ecg, mask[:, 1])
+        fused, gates, attention = self.fusion(image_embedding, ecg_embedding, mask)
         latent = self.latent_head(fused)
-        return FusionOutput(latent, self.classifier(latent), gates, attention)
+        return FusionOutput(
+            latent, self.classifier(latent), gates, attention, image_embedding, ecg_embedding
+        )
 
     def _embed(self, encoder: nn.Module, x: Tensor, present: Bool[Tensor, " b"]) -> Float[Tensor, "b e"]:
         """Embeddings of present inputs, zero for missing ones."""

@@ -9,6 +9,8 @@ from fedsynth.privacy.composition import Composition, check_shares, composed_eps
 from fedsynth.privacy.gaussian import analytic_gaussian_std, gaussian_delta, gaussian_epsilon
 from fedsynth.privacy.ledger import Ledger, LedgerEntry, LedgerPart, PrivacyTotal
 from fedsynth.privacy.parameters import PrivacyParameterError, check_delta, check_epsilon
+from fedsynth.privacy.prototype_ledger import CLIENT_WEIGHTS
+from fedsynth.privacy.prototype_release import PrototypeMechanism, noise_root
 from fedsynth.privacy.sensitivity import (
     Adjacency,
     count_sensitivity,
@@ -19,6 +21,7 @@ from fedsynth.privacy.sensitivity import (
 )
 
 __all__ = [
+    "CLIENT_WEIGHTS",
     "Adjacency",
     "Composition",
     "Ledger",
@@ -26,6 +29,7 @@ __all__ = [
     "LedgerPart",
     "PrivacyParameterError",
     "PrivacyTotal",
+    "PrototypeMechanism",
     "analytic_gaussian_std",
     "check_delta",
     "check_epsilon",
@@ -36,6 +40,7 @@ __all__ = [
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
+    "noise_root",
     "second_moment_sensitivity",
     "shard_mean_sensitivity",
     "share_mu",

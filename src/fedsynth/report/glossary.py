@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fedsynth.report.branches import is_variant
+from fedsynth.report.system_names import is_main_system, system_stage_title, system_title
 
 STAGE_TITLES = {
     "clients": "clients and their data",
@@ -93,6 +94,16 @@ METRIC_TITLES = {
     "rbf_mmd": "RBF MMD²",
     "nn_ratio": "nearest-neighbor ratio",
     "near_duplicate_fraction": "near-duplicate fraction",
+    "uar": "UAR",
+    "pps": "PPS",
+    "privacy_score": "privacy score ρ",
+    "attack_auroc_true_class": "attack AUROC, true class",
+    "attack_auroc_val": "attack AUROC, against validation",
+    "attack_auroc_other_clients": "attack AUROC, against other clients",
+    "rerouted_share": "share decided by prototypes",
+    "rounds_to_uar": "rounds to the target UAR",
+    "nearest_attribution_top1": "nearest record is the client's",
+    "nearest_attribution_top5": "share of the client's among the five nearest",
 }
 
 #: Metric → (what it is, which way is better).
@@ -119,6 +130,11 @@ METRIC_MEANINGS = {
     "strongest_attack_auroc": ("the same for the attack named in advance as the strongest", "nearer 0.5"),
     "nn_ratio": ("mean distance to the nearest training record over that to held-out ones", "nearer 1"),
     "near_duplicate_fraction": ("share of synthetic records all but equal to a training record", "lower"),
+    "uar": ("unweighted average recall: mean of sensitivity and specificity of the predicted class", "higher"),
+    "privacy_score": ("1 − 2 |attack AUROC − 0.5|; its sampling error is large", "higher"),
+    "pps": ("harmonic mean of UAR and privacy score", "higher"),
+    "rerouted_share": ("share of test records with an unsure classifier, decided by the nearest prototype", "neither"),
+    "rounds_to_uar": ("first round whose validation UAR reaches the target", "lower"),
 }  # fmt: skip
 
 #: Metrics of the headline table: of classifiers on real test records, and of the audit.
@@ -152,12 +168,14 @@ COMPARED_STAGES = (
     "encoder_attack",
     "temperature_",
 )
+#: Headline of a federated system; its tables have the rest.
+HEADLINE_SYSTEM_METRICS = ("uar", "attack_auroc", "pps")
 
 
 def stage_title(name: str) -> str:
     """The title of a stage; ``mix_eps1`` is titled after ``mix``."""
-    if name in STAGE_TITLES:
-        return STAGE_TITLES[name]
+    if title := STAGE_TITLES.get(name) or system_stage_title(name):
+        return title
     if budget := re.fullmatch(r"(.+)_eps([\d.]+)", name):
         return f"{stage_title(budget[1])}, ε = {budget[2]}" if budget[1] in STAGE_TITLES else name
     for ending, meaning in STAGE_SUFFIXES.items():
@@ -167,14 +185,21 @@ def stage_title(name: str) -> str:
     return name
 
 
+def is_score(stage: str) -> bool:
+    """Whether a stage scores one federated system, by its name: ``score_fedmpa``."""
+    return stage.startswith("score_")
+
+
 def row_title(stage: str, arm: str) -> str:
-    """``encoder: X-ray only``, ``TSTR: DP mixture``; the stage's title when the number has no arm."""
+    """``encoder: X-ray only``, ``TSTR: DP mixture``, ``FedMPA``; the stage's title when the number has no arm."""
+    if is_score(stage) and (title := system_title(arm)):
+        return title
     prefix = "TSTR" if stage.startswith("tstr_") else STAGE_PREFIXES.get(stage, stage)
     return f"{prefix}: {arm_title(arm)}" if arm else stage_title(stage)
 
 
 def arm_title(name: str) -> str:
-    return ARM_TITLES.get(name, name)
+    return ARM_TITLES.get(name) or system_title(name) or name
 
 
 def metric_key(metric: str) -> str:
@@ -192,9 +217,11 @@ def is_headline(stage: str, arm: str, metric: str) -> bool:
     """Whether a number belongs in the short table: test metrics of classifiers, main arms of the audit."""
     if stage in MANY_LABEL_STAGES and arm != "mean":
         return False
-    if is_variant(stage) or stage.startswith(COMPARED_STAGES):
-        return False
     split, _, key = metric.rpartition("/")
+    if is_score(stage):
+        return is_main_system(arm) and split in ("", "test") and key in HEADLINE_SYSTEM_METRICS
+    if is_variant(stage) or stage.startswith(COMPARED_STAGES) or system_stage_title(stage):
+        return False
     if split:
         return split == "test" and key in HEADLINE_TEST_METRICS
     is_reference = arm.startswith(REFERENCE_PREFIXES) or arm.endswith(REFERENCE_SUFFIX)

@@ -29,7 +29,7 @@ table { border-collapse: collapse; margin: .6rem 0 1.2rem; font-size: .88rem;
   display: block; overflow-x: auto; }
 th, td { padding: .3rem .65rem; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
 td:first-child { min-width: 8.5rem; }
-td[style*="right"], th[style*="right"] { white-space: nowrap; }
+td[style*="right"] { white-space: nowrap; }
 th { background: #f4f6f8; } tbody tr:hover { background: #fafafa; }
 img { max-width: 100%; height: auto; } code { font-size: .88em; background: #f4f4f4; padding: 0 .2em; }
 pre { background: #f4f4f4; padding: .7rem; overflow-x: auto; } pre code { padding: 0; }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedsynth.report import glossary
 from fedsynth.report.content import ReportContent
 from fedsynth.report.gallery import ReportFigure
-from fedsynth.report.paper import withheld_conditions
+from fedsynth.report.paper import applicable_values, withheld_conditions
 from fedsynth.report.partition_section import partition_section
 from fedsynth.report.privacy_scope import privacy_section
 from fedsynth.report.provenance import how_it_was_run, seeds_section
@@ -47,14 +47,14 @@ def _head(content: ReportContent) -> str:
             " real"
             " data was found, or none was asked for. These numbers say that the pipeline runs; they say"
             " nothing"
-            " about the method, and must not be compared with published values (none are shown)."
+            " about the method, and must not be compared with published values: none is set against ours."
         )
     paper = run.config.get("paper") or {}
     seeds = ", ".join(str(other.seed) for other in content.runs)
     count = "One run" if len(content.runs) == 1 else f"{len(content.runs)} runs"
     text = f"{count} of experiment `{run.experiment}`, seed{'s' if len(content.runs) > 1 else ''} {seeds}."
     if paper.get("title"):
-        text += f" It reproduces *{cell(paper['title'])}* ({cell(paper.get('reference'))})."
+        text += f" {_relation(content)} *{cell(paper['title'])}* ({cell(paper.get('reference'))})."
     lines.append(text)
     for other in content.runs:
         missing = other.stages_not_run()
@@ -71,6 +71,18 @@ def _head(content: ReportContent) -> str:
             f" nothing:\n>\n{found}"
         )
     return "\n\n".join(lines)
+
+
+def _relation(content: ReportContent) -> str:
+    """A run reproduces a paper only on real data and where a published value holds for its settings."""
+    if content.simulated:
+        return "It reproduces nothing; its pipeline is that of"
+    has_values = bool(applicable_values([run.config for run in content.runs]))
+    return (
+        "It reproduces"
+        if has_values
+        else "No published value holds for its settings; its methods are those of"
+    )
 
 
 def _headline(content: ReportContent) -> str:
@@ -114,10 +126,16 @@ def _how_to_read(content: ReportContent) -> str:
         " value has no SD; its interval, where given, is the stage's own (bootstrap over test records; for"
         " attacks, the middle 95 % of repetitions)."
     )
+    has_scores = any(glossary.is_score(record.stage) for record in content.records)
     lines = [
         "## How to read it",
         "- **Thresholded metrics** (F1, sensitivity, …) use a threshold chosen on validation data, never on"
-        " test data.",
+        " test data."
+        + (
+            " Federated systems have none: they predict the more probable class, or the prototypes decide."
+            if has_scores
+            else ""
+        ),
         f"- {unit}",
         "- **TSTR**: a classifier trained on synthetic latents (or real ones: the ceiling), tested on real"
         " ones.",
@@ -128,8 +146,13 @@ def _how_to_read(content: ReportContent) -> str:
     if content.has_paper:
         lines.append(
             f"- **ours {MINUS} paper** is a plain difference. {OUTSIDE_NOTE}. A paper value inside our interval does not"
-            " prove agreement: with three seeds the interval is wide. The paper's SDs are over what the"
-            " paper repeated (three classifier or federated seeds, 100 attack repetitions)."
+            " prove agreement: with three seeds the interval is wide."
+            + (
+                " The paper's SDs are over what the paper repeated (three classifier or federated seeds, 100 attack"
+                " repetitions)."
+                if any(record.paper_std is not None for record in content.records)
+                else ""
+            )
         )
     if not content.simulated:
         for line in withheld_conditions(content.runs[0].config):

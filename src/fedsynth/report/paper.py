@@ -18,6 +18,7 @@ class PaperValue:
 
     Attributes:
         interval: Published 95 % bounds, where there are any.
+        decimals: Digits after the point that the paper prints.
     """
 
     stage: str
@@ -28,6 +29,17 @@ class PaperValue:
     interval: tuple[float, float] | None = None
     place: str = ""
     when: dict[str, Any] = field(default_factory=dict)
+    decimals: int = 4
+
+    @property
+    def rounding(self) -> float:
+        """How far the number behind the printed one may lie from it."""
+        return float(0.5 * 10.0**-self.decimals)
+
+    @property
+    def text(self) -> str:
+        """As the paper prints it."""
+        return f"{self.mean:.{self.decimals}f}"
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -44,12 +56,14 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
     """The entries of ``config.paper.values``; [] when the experiment reproduces no paper.
 
     The conditions of ``config.paper.when`` hold for every entry, as far as the run has the stages they are about: an
-    encoder alone is still the paper's encoder.
+    encoder alone is still the paper's encoder. ``config.paper.decimals`` is how many the paper prints (4 if absent).
 
     Raises:
-        ConfigError: An entry lacks stage, arm, metric or mean, has an unknown key, or is not finite.
+        ConfigError: An entry lacks stage, arm, metric or mean, has an unknown key, or is not finite; ``decimals`` is
+            no whole number of 0 to 9.
     """
     values = []
+    decimals = _decimals((config.get("paper") or {}).get("decimals"))
     stages = config.get("stages") or {}
     common = {
         path: wanted
@@ -82,9 +96,21 @@ def read_paper_values(config: dict[str, Any]) -> list[PaperValue]:
                 interval=interval,
                 place=str(entry.get("place") or ""),
                 when={**common, **(entry.get("when") or {})},
+                decimals=decimals,
             )
         )
     return values
+
+
+def _decimals(value: Any) -> int:
+    if value is None:
+        return 4
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 9:
+        raise ConfigError(
+            f"paper.decimals must be a whole number of 0 to 9, got {value!r}: how many decimals the paper prints."
+            " Check configs/paper."
+        )
+    return value
 
 
 def _interval(value: Any, mean: float, where: str) -> tuple[float, float] | None:
@@ -128,9 +154,11 @@ def applicable_values(configs: Sequence[dict[str, Any]]) -> dict[tuple[str, str,
 def withheld_conditions(config: dict[str, Any]) -> list[str]:
     """Why published numbers are not shown: "stages: published for …; here …", one line per unmet condition.
 
-    Of several published values for one number, only the one nearest to this config is explained.
+    Of several published values for one number, only the one nearest to this config is explained. Where conditions of the
+    whole paper are unmet, those of the single numbers are not told: they would not help.
     """
     shown = applicable_values([config])
+    of_all = (config.get("paper") or {}).get("when") or {}
     nearest: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
     for value in read_paper_values(config):
         if value.stage not in (config.get("stages") or {}):
@@ -141,7 +169,8 @@ def withheld_conditions(config: dict[str, Any]) -> list[str]:
         ):
             nearest[value.name] = (value.stage, unmet)
     stages_of: dict[str, list[str]] = {}
-    for stage, unmet in nearest.values():
+    for stage, found in nearest.values():
+        unmet = {path: wanted for path, wanted in found.items() if path in of_all} or found
         parts = (
             f"{path} = {_plain(item)} (here {_plain(_lookup(config, path))})" for path, item in unmet.items()
         )

@@ -49,9 +49,12 @@ class ReportRecord:
     place: str | None = None  # where in the paper
     paper_low: float | None = None  # the paper's own 95 % interval
     paper_high: float | None = None
+    paper_rounding: float = 5e-5  # half a unit of the last digit that the paper prints
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "paper_outside": self.paper_is_outside}
+        values = {**asdict(self), "paper_outside": self.paper_is_outside}
+        del values["paper_rounding"]
+        return values
 
     @property
     def delta(self) -> float | None:
@@ -63,8 +66,7 @@ class ReportRecord:
         """Whether the published mean lies outside our interval; None without a published value or interval."""
         if self.paper is None or self.ci_low is None or self.ci_high is None:
             return None
-        # Published numbers have four decimals.
-        return not self.ci_low - 5e-5 <= self.paper <= self.ci_high + 5e-5
+        return not self.ci_low - self.paper_rounding <= self.paper <= self.ci_high + self.paper_rounding
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def collect_records(runs: Sequence[Run], *, allow_mixed: bool = False) -> list[R
                 place=paper.place if paper else None,
                 paper_low=paper.interval[0] if paper and paper.interval else None,
                 paper_high=paper.interval[1] if paper and paper.interval else None,
+                paper_rounding=paper.rounding if paper else 5e-5,
                 **summary,
             )
         )

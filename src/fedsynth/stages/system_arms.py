@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
+from fedsynth.stages.multimodal.supplier_checks import check_global_model
 
 #: Stages with ``scores.safetensors``: labels, probabilities and logits on validation and test records.
 SYSTEM_KINDS = ("fusion_encoder", "tstr_mlp")
@@ -46,6 +47,7 @@ def check_arm(arm: str | None, system: Any, key: str) -> None:
     if system.stage.kind == "tstr_mlp" and arm is not None:
         raise ConfigError(f"{key} must be null for {system.name}, which holds one arm, got {arm!r}.", key=key)
     if system.stage.kind == "fusion_encoder":
+        check_global_model(None, {"encoder": system}, key.rpartition(".")[0])
         arms = arms_of(system.settings.modalities)
         if arm not in arms:
             raise ConfigError(

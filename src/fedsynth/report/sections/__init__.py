@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedsynth.report.section import Material, Section
+from fedsynth.report.sections.ablation import ablation_section
 from fedsynth.report.sections.attacks import membership_section
 from fedsynth.report.sections.calibration import calibration_section
+from fedsynth.report.sections.client_scaling import client_scaling_section
 from fedsynth.report.sections.contrasts import contrast_section
 from fedsynth.report.sections.encoders import encoder_section
 from fedsynth.report.sections.failure import failure_section
+from fedsynth.report.sections.federated_definitions import definitions_section
+from fedsynth.report.sections.federated_systems import federated_section
 from fedsynth.report.sections.fidelity import fidelity_section
 from fedsynth.report.sections.latent_space import latent_section
+from fedsynth.report.sections.prototype_leakage import leakage_section
 from fedsynth.report.sections.signal import signal_section
+from fedsynth.report.sections.system_contrasts import system_contrast_section
 from fedsynth.report.sections.utility import utility_section
 from fedsynth.report.stored import NotRunError
 
 SECTIONS: tuple[tuple[str, Callable[[Material], Section | None]], ...] = (
+    ("Federated systems", federated_section),
+    ("FedMPA, part by part", ablation_section),
+    ("Contrasts of federated systems", system_contrast_section),
+    ("Number of clients", client_scaling_section),
+    ("Leakage of prototypes", leakage_section),
+    ("What the federated tables measure", definitions_section),
     ("Encoder systems", encoder_section),
     ("Train on synthetic, test on real", utility_section),
     ("Signal and noise", signal_section),
@@ -31,6 +43,12 @@ SECTIONS: tuple[tuple[str, Callable[[Material], Section | None]], ...] = (
 #: Figures that only sections draw; a stale one of an earlier report is removed.
 FIGURE_NAMES = frozenset(
     {
+        "privacy_plane",
+        "uar_by_round",
+        "ablation",
+        "client_scaling",
+        "system_contrasts",
+        "prototype_leakage",
         "encoder_systems",
         "utility_by_budget",
         "confusion",

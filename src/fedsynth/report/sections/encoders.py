@@ -49,7 +49,7 @@ def encoder_section(material: Material) -> Section | None:
     ]
     if len(material.runs) > 1:
         parts += [
-            material.caption(f"{stage_title(MAIN)}, seed by seed."),
+            material.caption(f"{systems[0].label}, seed by seed."),
             _by_seed(material, systems[0]),
         ]
     masks = [Row(f"{arm_title(arm)} {MASKS[arm]}", MAIN, arm) for arm in ARMS]

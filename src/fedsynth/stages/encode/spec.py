@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.multimodal.supplier_checks import check_global_model
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ STAGE = Stage(
     side=Side.CLIENT,
     roles=("clients", "encoder"),
     accepts={"clients": ("clients",), "encoder": ("fusion_encoder",)},
+    check_suppliers=check_global_model,
     yields=always(Sensitivity.PRIVATE),
     uncovered=lambda settings: ("mean latent norms by class and split, reported as numbers",),
 )

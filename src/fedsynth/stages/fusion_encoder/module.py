@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import lightning as L
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
-from torchmetrics.classification import BinaryAUROC
+from jaxtyping import Bool
+from torch import Tensor
 
 from fedsynth.data.paired import modality_masks
 from fedsynth.stages.fusion_encoder.network import MODALITIES, build_network, modality_mask
+from fedsynth.stages.multimodal.module import FUSED, Answer, MultimodalClassifier
 
 
-class FusionEncoder(L.LightningModule):
+class FusionEncoder(MultimodalClassifier):
     """Cross-entropy on both classes with modality dropout; federated or, in a stock Trainer, centralized.
 
     Args:
@@ -26,6 +25,7 @@ class FusionEncoder(L.LightningModule):
         weight_decay: Of AdamW.
         modalities: What the network is trained and validated with. The encoder of a modality left out gets no
             gradient, so AdamW leaves it as it was initialized.
+        num_models: See ``MultimodalClassifier``.
     """
 
     def __init__(
@@ -36,38 +36,31 @@ class FusionEncoder(L.LightningModule):
         learning_rate: float,
         weight_decay: float,
         modalities: Sequence[str] = MODALITIES,
+        num_models: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, num_models=num_models)
         self.save_hyperparameters()
         self.network = build_network(network)
         self.modality_dropout = modality_dropout
         self.shown = modality_mask(modalities)
-        self.val_auroc = BinaryAUROC()
 
-    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
-        mask = self.training_mask(len(batch["label"])).to(self.device)
+    def answer(self, batch: Mapping[str, Tensor]) -> Answer:
+        """With every modality that the network was made for."""
+        return self._answer(batch, self.shown.expand(len(batch["label"]), 2))
+
+    def training_answer(self, batch: Mapping[str, Tensor]) -> Answer:
+        """With modalities dropped at random."""
+        return self._answer(batch, self.training_mask(len(batch["label"])))
+
+    def _answer(self, batch: Mapping[str, Tensor], mask: Bool[Tensor, "b 2"]) -> Answer:
+        mask = mask.to(self.device)
         output = self.network(batch["image"], batch["ecg"], mask)
-        return nn.functional.cross_entropy(output.logits, batch["label"])
+        embeddings = {**{name: getattr(output, name) for name in MODALITIES}, FUSED: output.latent}
+        present = {name: mask[:, index] for index, name in enumerate(MODALITIES)}
+        return Answer(output.logits, embeddings, present)
 
     def training_mask(self, num: int) -> Bool[Tensor, "num 2"]:
         """Eq. (9), drawn from the global CPU stream, which the loops seed for each client and round or epoch."""
         if not bool(self.shown.all()):
             return self.shown.expand(num, 2)
         return modality_masks(num, self.modality_dropout, torch.default_generator)
-
-    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        mask = self.shown.expand(len(batch["label"]), 2).to(self.device)
-        logits = self.network(batch["image"], batch["ecg"], mask).logits.float()
-        loss = nn.functional.cross_entropy(logits, batch["label"])
-        # Every federated rank validates the whole split with the same global model: nothing to pool there.
-        self.log("val/loss", loss, on_step=False, on_epoch=True, batch_size=len(logits), sync_dist=True)
-        self.val_auroc.update(logits.softmax(1)[:, 1], batch["label"])
-        self.log("val/auroc", self.val_auroc, on_step=False, on_epoch=True)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(
-            self.parameters(),
-            lr=self.hparams["learning_rate"],
-            weight_decay=self.hparams["weight_decay"],
-            fused=True,
-        )

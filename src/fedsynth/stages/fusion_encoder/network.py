@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -99,8 +100,8 @@ def predict(
         parts.append(network(image_part.to(device), ecg_part.to(device), masks))
     network.train(was_training)
     return FusionOutput(
-        *(
-            torch.cat([getattr(part, name).float().cpu() for part in parts])
-            for name in ("latent", "logits", "gates", "attention")
-        )
+        **{
+            field.name: torch.cat([getattr(part, field.name).float().cpu() for part in parts])
+            for field in fields(FusionOutput)
+        }
     )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedsynth.data.paired import PairedClients
+from fedsynth.federated.client import ClientId
+from fedsynth.federated.state import State
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
-from fedsynth.privacy import LedgerEntry
 from fedsynth.seeding import derive_seed
 from fedsynth.stages.fusion_encoder.evaluation import client_metrics, evaluate
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.network import network_numbers
 from fedsynth.stages.fusion_encoder.private_training import PrivateFusionEncoder, plan_private_training
-from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings, published, uncovered
-from fedsynth.stages.fusion_encoder.training import train
+from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings, uncovered
+from fedsynth.stages.fusion_encoder.training import num_models, train
+from fedsynth.stages.multimodal.federation_files import save_federation
+from fedsynth.stages.multimodal.training import Trained
+from fedsynth.stages.multimodal.training_ledger import training_ledger
 from fedsynth.stages.training import seed_everything
 
 
@@ -30,6 +34,7 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         modalities=list(settings.modalities),
+        num_models=num_models(settings, pairs.train.client),
     )
     if isinstance(module, PrivateFusionEncoder):
         module.training_plan = private
@@ -41,15 +46,20 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
     network = module.network.cpu()
     context.save("model.safetensors", network.state_dict())
     trained.history.write(context.output)
-    outcome = evaluate(network, pairs, settings, context)
-    if trained.normalization:
-        context.save("client_normalization.safetensors", trained.normalization_tensors())
+    save_federation(context, trained)
+    notes = {trained.counter: trained.chosen, **(private.notes() if private else {})}
+    metrics = client_metrics(network, personal_states(settings, trained), pairs, settings)
+    if settings.has_global_model:
+        outcome = evaluate(network, pairs, settings, context)
+        metrics, notes = outcome.metrics + metrics, {**notes, **outcome.notes}
     if private is None:
-        entry = LedgerEntry.without_guarantee(stage=context.name, published=published(settings))
+        entries = training_ledger(settings, trained, context, pairs.train)
     else:
-        entry = private.ledger_entry(context.name, uncovered(settings))
-    return Outcome(
-        metrics=outcome.metrics + client_metrics(network, trained.normalization, pairs, settings),
-        ledger=[entry.to_record()],
-        notes={trained.counter: trained.chosen, **outcome.notes, **(private.notes() if private else {})},
-    )
+        entries = [private.ledger_entry(context.name, uncovered(settings))]
+    return Outcome(metrics=metrics, ledger=[entry.to_record() for entry in entries], notes=notes)
+
+
+def personal_states(settings: FusionEncoderSettings, trained: Trained) -> Mapping[ClientId, State]:
+    """What distinguishes a client's own model from the global one: its normalization under FedBN, or all of it."""
+    own = settings.strategy_name == "fedbn" or not settings.has_global_model
+    return trained.models if own else {}

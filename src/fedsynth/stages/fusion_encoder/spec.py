@@ -9,13 +9,17 @@ from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
 from fedsynth.privacy.dp_sgd import check_dp_sgd_epsilon
+from fedsynth.stages.multimodal.settings import (
+    TrainingSettings,
+    chosen_on_validation,
+    published_in_training,
+    training_price,
+)
 from fedsynth.stages.network_shape import check_backbone, check_channels
 
 
 @dataclass(frozen=True)
-class FusionEncoderSettings:
-    seed: int = setting(minimum=0)
-    training: str = setting(one_of=("federated", "centralized"))
+class FusionEncoderSettings(TrainingSettings):
     modalities: list[str] = setting(one_of=("image", "ecg"))
     backbone: str = setting()
     image_channels: list[int] = setting(minimum=1)
@@ -29,13 +33,6 @@ class FusionEncoderSettings:
     dropout: float = setting(minimum=0.0, below=1.0)
     missing: str = setting(one_of=("skip", "zero"))
     modality_dropout: float = setting(minimum=0.0, below=1.0)
-    strategy: str = setting(one_of=("fedavg", "fedbn"))
-    local_epochs: int = setting(minimum=1)
-    participation: float = setting(above=0.0, maximum=1.0)
-    checkpoint: str = setting(one_of=("best", "last"))
-    learning_rate: float = setting(above=0.0)
-    weight_decay: float = setting(minimum=0.0)
-    batch_size: int = setting(minimum=2)
     mechanism: str = setting(one_of=("none", "dp_sgd"))
     epsilon: float = setting(above=0.0, allow_infinite=True, remedy="Typical: 2 to 8; .inf adds no noise.")
     delta: float = setting(above=0.0, below=1.0, remedy="Well below 1 / records; the default is 1e-5.")
@@ -45,6 +42,7 @@ class FusionEncoderSettings:
     num_bins: int = setting(minimum=1)
 
     def check(self, path: str) -> None:
+        self.check_training(path)
         self._check_system(path)
         self._check_mechanism(path)
         check_backbone(self.backbone, path)
@@ -77,7 +75,7 @@ class FusionEncoderSettings:
                 "Set model.modalities, e.g. to [image, ecg].",
                 key=f"{path}.modalities",
             )
-        if self.strategy == "fedbn" and (self.normalization != "batch" or self.training != "federated"):
+        if self.strategy_name == "fedbn" and (self.normalization != "batch" or self.training != "federated"):
             raise ConfigError(
                 f"{path}.strategy must be fedavg unless normalization=batch and training=federated, got fedbn with "
                 f"{self.normalization} and {self.training}: it keeps each client's batch normalization. "
@@ -92,6 +90,13 @@ class FusionEncoderSettings:
         check_dp_sgd_epsilon(self.epsilon, f"{path}.epsilon")
         # The networks of timm normalize over the batch.
         needed = {"normalization": "group", "missing": "zero", "training": "federated", "backbone": "conv"}
+        needed |= {"class_weighting": "none"}
+        if self.strategy_name != "fedavg":
+            raise ConfigError(
+                f"{path}.mechanism=dp_sgd needs the strategy fedavg, got {self.strategy_name}: the price counts nothing "
+                "but noisy gradients. Say federated=fedavg.",
+                key=f"{path}.strategy.name",
+            )
         wrong = [name for name, value in needed.items() if getattr(self, name) != value]
         if wrong:
             name = wrong[0]
@@ -103,38 +108,26 @@ class FusionEncoderSettings:
             )
 
 
-UPDATES = (
-    "FedAvg updates: every client's weights and normalization statistics, in every round",
-    "the number of records of each client, used as FedAvg weights",
-    "the mean training loss of each client, in every round",
-)
 CLIPPED = "all updates of every client in every round: gradients are clipped, but without noise"
 PROTECTED = ("the number of records, the sampling rate and the number of steps of each client",)
-POOLED = ("all training records: they are pooled at one place, as no federation would",)
 
 
 def published(settings: FusionEncoderSettings) -> tuple[str, ...]:
     """What leaves the clients in training without a guarantee."""
     if settings.mechanism == "dp_sgd":
         return PROTECTED if math.isfinite(settings.epsilon) else (CLIPPED, *PROTECTED)
-    return POOLED if settings.training == "centralized" else UPDATES
+    return published_in_training(settings)
 
 
 def uncovered(settings: FusionEncoderSettings) -> tuple[str, ...]:
     """What leaves them without a formal guarantee, with the choices made on validation records."""
-    epoch = "epoch" if settings.training == "centralized" else "round"
-    chosen = (
-        f"the {epoch} and the decision thresholds"
-        if settings.checkpoint == "best"
-        else "the decision thresholds"
-    )
-    return (*published(settings), f"validation records, used to choose {chosen}")
+    return (*published(settings), chosen_on_validation(settings))
 
 
-def price(settings: FusionEncoderSettings) -> tuple[float, float]:
-    """(ε, δ) of all updates of a client."""
+def price(settings: FusionEncoderSettings) -> tuple[float, float] | None:
+    """(ε, δ) of all that a client sends in training."""
     protected = settings.mechanism == "dp_sgd" and math.isfinite(settings.epsilon)
-    return (settings.epsilon, settings.delta) if protected else (math.inf, 0.0)
+    return (settings.epsilon, settings.delta) if protected else training_price(settings)
 
 
 STAGE = Stage(

@@ -1,0 +1,1 @@
+"""What the stages that train a classifier of two modalities share: settings, strategies, rounds, artifacts."""

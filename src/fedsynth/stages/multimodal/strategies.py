@@ -1,0 +1,92 @@
+"""The strategy object that a stage's settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedsynth.federated.strategies.base import Strategy
+from fedsynth.federated.strategies.fedavg import FedAvg
+from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
+from fedsynth.federated.strategies.fedgpd import FedGPD
+from fedsynth.federated.strategies.fedmpa import FedMPA, parameter_names
+from fedsynth.federated.strategies.fedprox import FedProx
+from fedsynth.federated.strategies.fedproto import FedProto
+from fedsynth.federated.strategies.local import LocalOnly
+from fedsynth.federated.strategies.options import (
+    FedGPDOptions,
+    FedMPAOptions,
+    FedProtoOptions,
+    FedProxOptions,
+)
+from fedsynth.pipeline.stage import StageContext
+from fedsynth.privacy.prototype_release import PrototypeMechanism, noise_root
+from fedsynth.stages.multimodal.module import FUSED, NUM_CLASSES, MultimodalClassifier
+from fedsynth.stages.multimodal.settings import TrainingSettings
+
+
+def build_strategy(
+    settings: TrainingSettings,
+    module: MultimodalClassifier,
+    modalities: Sequence[str],
+    context: StageContext,
+) -> Strategy:
+    """The strategy with its numbers, and with the mechanism that protects its prototypes.
+
+    Args:
+        settings: Of the stage.
+        module: To be trained; FedBN and FedMPA ask it for names.
+        modalities: The two single ones; prototypes of FedMPA are made of these and the fused embedding.
+        context: Its key names the noise stream, so that no two different trainings share one.
+    """
+    options = settings.options(f"stages.{context.name}.strategy")
+    named = (*modalities, FUSED)
+    match options:
+        case FedProxOptions():
+            return FedProx(proximal_weight=options.proximal_weight)
+        case FedProtoOptions():
+            sharing = sharing_arguments(settings, (FUSED,), context)
+            return FedProto(pull_weight=options.pull_weight, **sharing)
+        case FedGPDOptions():
+            return FedGPD(
+                distillation_weight=options.distillation_weight,
+                temperature=options.temperature,
+                **sharing_arguments(settings, (FUSED,), context),
+            )
+        case FedMPAOptions():
+            return _fedmpa(options, module, sharing_arguments(settings, named, context))
+    plain = {"fedbn": lambda: FedBN(batch_norm_names(module)), "local": LocalOnly, "fedavg": FedAvg}
+    return plain[options.name]()
+
+
+def _fedmpa(options: FedMPAOptions, module: MultimodalClassifier, sharing: dict[str, Any]) -> FedMPA:
+    numbers = {name: value for name, value in vars(options).items() if name != "name"}
+    modalities = sharing["modalities"]
+    for name in ("pull_weights", "repulsion_weights"):
+        numbers[name] = dict(zip(modalities, numbers[name], strict=True))
+    return FedMPA(parameters=parameter_names(module), **numbers, **sharing)
+
+
+def sharing_arguments(
+    settings: TrainingSettings, modalities: Sequence[str], context: StageContext
+) -> dict[str, Any]:
+    """What every strategy with prototypes is told about them."""
+    privacy = settings.privacy(f"stages.{context.name}.prototype_privacy")
+    mechanism = None
+    if privacy.mechanism == "gaussian":
+        mechanism = PrototypeMechanism(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            clip_radius=privacy.clip_radius,
+            num_rounds=context.trainer["max_epochs"],
+            num_modalities=len(modalities),
+            min_class_records=privacy.min_class_records,
+            covers=privacy.covers,
+            num_classes=NUM_CLASSES,
+        )
+    return {
+        "modalities": tuple(modalities),
+        "mechanism": mechanism,
+        "noise_seed": noise_root(settings.seed, context.key, secure_noise=privacy.secure_noise),
+        "num_classes": NUM_CLASSES,
+    }

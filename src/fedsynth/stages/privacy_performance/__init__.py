@@ -1,0 +1,1 @@
+"""Test metrics, membership attack and Privacy-Performance Score of one classifier."""

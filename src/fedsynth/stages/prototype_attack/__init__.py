@@ -1,0 +1,1 @@
+"""What the prototypes of federated training give away about records."""

@@ -1,0 +1,1 @@
+"""The classifier of speech segments, trained by any strategy."""

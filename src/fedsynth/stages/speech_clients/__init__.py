@@ -1,0 +1,1 @@
+"""E-DAIC → what each client holds."""

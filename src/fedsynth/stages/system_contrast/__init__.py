@@ -1,0 +1,1 @@
+"""One system against several others on the same participants."""
