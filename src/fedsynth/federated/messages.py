@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedsynth.federated.client import ClientId, ClientUpdate
@@ -35,10 +36,15 @@ def client_message(trainer: Any, strategy: Strategy, roster: Roster, client: Cli
 
 
 def _batches(trainer: Any, roster: Roster, client: ClientId) -> Iterator[Any]:
+    """The batches as ``training_step`` gets them: converted, passed through the transfer hooks, on the device."""
     limit = roster.num_batches[client]
     loader = roster.loaders[client].flattened[0]
+    module, data = trainer.lightning_module, trainer.datamodule
+    # Lightning lets the data module's hook win over the module's.
+    hooks = data if data is not None and is_overridden("on_before_batch_transfer", data) else module
     for batch in islice(loader, None if limit == float("inf") else int(limit)):
-        yield trainer.strategy.batch_to_device(batch, trainer.lightning_module.device)
+        ready = hooks.on_before_batch_transfer(trainer.precision_plugin.convert_input(batch), 0)
+        yield trainer.strategy.batch_to_device(ready, module.device)
 
 
 def round_traffic(

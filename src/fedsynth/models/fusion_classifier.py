@@ -104,9 +104,7 @@ class FusionClassifier(nn.Module):
         ecg_embedding = self._embed(self.signal_encoder, ecg, mask[:, 1])
         fused, gates, attention = self.fusion(image_embedding, ecg_embedding, mask)
         latent = self.latent_head(fused)
-        return FusionOutput(
-            latent, self.classifier(latent), gates, attention, image_embedding, ecg_embedding
-        )
+        return FusionOutput(latent, self.classifier(latent), gates, attention, image_embedding, ecg_embedding)
 
     def _embed(self, encoder: nn.Module, x: Tensor, present: Bool[Tensor, " b"]) -> Float[Tensor, "b e"]:
         """Embeddings of present inputs, zero for missing ones."""

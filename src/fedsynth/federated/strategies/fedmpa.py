@@ -105,7 +105,7 @@ class FedMPA(PrototypeSharing):
         if self.server_momentum == 0 and self.server_learning_rate == 1:
             return averaged
         new = dict(averaged)
-        for name in self.parameters & averaged.keys():
+        for name in [name for name in averaged if name in self.parameters]:
             start = old[name].to("cpu", torch.float64)
             step = averaged[name].to("cpu", torch.float64) - start
             if name in self.velocity:
@@ -126,4 +126,5 @@ class FedMPA(PrototypeSharing):
 
 def parameter_names(module: nn.Module) -> tuple[str, ...]:
     """State names of the module's parameters, in its order; without buffers."""
-    return tuple(name for name, _ in module.named_parameters())
+    # Tied weights stand under each of their names in the state; momentum must reach all of them.
+    return tuple(name for name, _ in module.named_parameters(remove_duplicate=False))

@@ -75,6 +75,7 @@ class PrototypeSharing(Strategy):
         sums = PrototypeSums(self.num_classes)
         for batch in batches:
             embeddings, label, present = embed(batch)
+            self._require(embeddings, f"{type(module).__name__}.embed")
             chosen = {name: self.embedding(embeddings[name]) for name in self.modalities}
             sums.add(chosen, label, {name: present[name] for name in self.modalities if name in present})
         means = sums.prototypes().to("cpu")
@@ -95,12 +96,14 @@ class PrototypeSharing(Strategy):
 
     def aligned(self, step: Mapping[str, Any], modality: str) -> dict[str, Tensor] | None:
         """Arguments of an alignment loss for one modality of a training step; None before the first bank."""
-        if "embeddings" not in step:
+        missing = [name for name in ("embeddings", "label") if name not in step]
+        if missing:
             raise ConfigError(
-                f"{type(self).__name__} aligns embeddings, but training_step returned none. It must return a "
-                "dictionary with loss, embeddings and label."
+                f"{type(self).__name__} aligns embeddings, but training_step returned no {' and no '.join(missing)}. "
+                "It must return a dictionary with loss, embeddings and label."
             )
-        if self.bank is None or modality not in self.bank.mean:
+        self._require(step["embeddings"], "training_step")
+        if self.bank is None:
             return None
         embedding = step["embeddings"][modality]
         bank = self._bank_on(embedding.device)
@@ -112,6 +115,14 @@ class PrototypeSharing(Strategy):
         }
         present = step.get("present", {}).get(modality)
         return arguments if present is None else {**arguments, "present": present}
+
+    def _require(self, embeddings: Mapping[str, Tensor], source: str) -> None:
+        missing = [name for name in self.modalities if name not in embeddings]
+        if missing:
+            raise ConfigError(
+                f"{type(self).__name__} makes prototypes of {', '.join(self.modalities)}, but {source} returned "
+                f"embeddings of {', '.join(embeddings) or 'nothing'} only: {missing[0]!r} is missing."
+            )
 
     def _bank_on(self, device: torch.device) -> ClassPrototypes:
         """The bank where the client trains; moved once a round."""

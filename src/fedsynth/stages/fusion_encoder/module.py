@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedsynth.data.paired import modality_masks
+from fedsynth.models.fusion_classifier import FusionClassifier
 from fedsynth.stages.fusion_encoder.network import MODALITIES, build_network, modality_mask
 from fedsynth.stages.multimodal.module import FUSED, Answer, MultimodalClassifier
 
@@ -27,6 +28,8 @@ class FusionEncoder(MultimodalClassifier):
             gradient, so AdamW leaves it as it was initialized.
         num_models: See ``MultimodalClassifier``.
     """
+
+    network: FusionClassifier
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedsynth.data.paired import PairedClients
 from fedsynth.data.poisson import poisson_loader
 from fedsynth.errors import ConfigError
+from fedsynth.federated.client import ClientId
 from fedsynth.pipeline.stage import StageContext
 from fedsynth.privacy import LedgerEntry
 from fedsynth.privacy.dp_sgd import ClientNoise, PoissonSchedule, calibrate, dp_sgd_ledger_entry
@@ -179,16 +180,16 @@ class PrivateFusionEncoder(FusionEncoder):
             expected_batch_size=1, loss_reduction="mean",
         )  # fmt: skip
 
-    def on_client_start(self, client: int) -> None:
+    def on_client_start(self, client: ClientId) -> None:
         """The client's own noise and batch size, and its noise stream of this round."""
-        noise, optimizer = self._plan.noises[client], self._optimizer
+        noise, optimizer = self._plan.noises[int(client)], self._optimizer
         round_ = self.trainer.fit_loop.round  # type: ignore[attr-defined]  # of a FederatedTrainer
         optimizer.noise_multiplier = noise.noise_to_clip
         optimizer.expected_batch_size = noise.schedule.expected_batch_size
         optimizer.generator = generator(self._plan.seed, "dp-sgd", client, round_, device=self.device.type)
         self._per_record[0].train()
 
-    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> None:  # type: ignore[override]
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         optimizer: Any = self.optimizers()
         dp = self._optimizer
         optimizer.zero_grad()

@@ -13,7 +13,7 @@ from fedsynth.stages.multimodal.module import FUSED
 from fedsynth.stages.multimodal.trained import Split
 
 
-class StageRecords:
+class PairedRecords:
     """Implements ``multimodal.trained.Records``. A pair belongs to nobody but itself."""
 
     def __init__(self, encoder: Artifact, clients: Artifact) -> None:

@@ -37,9 +37,7 @@ def train(
         return train_centralized(module, data, settings, context, seed=seed)
     strategy = build_strategy(settings, module, MODALITIES, context)
     clients = int(pairs.train.client.max()) + 1
-    return train_federated(
-        module, data, settings, context, strategy=strategy, num_clients=clients, seed=seed
-    )
+    return train_federated(module, data, settings, context, strategy=strategy, num_clients=clients, seed=seed)
 
 
 def num_models(settings: FusionEncoderSettings, client: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ import lightning as L
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
+from torchmetrics import Metric
 from torchmetrics.classification import BinaryAUROC, MulticlassRecall
 
 from fedsynth.federated.client import ClientId, canonical_order
@@ -47,8 +48,12 @@ class MultimodalClassifier(L.LightningModule):
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.class_counts: dict[ClientId | None, Int64[Tensor, " class"]] = {}
         self._class_weight: Tensor | None = None
-        self.val_auroc = nn.ModuleList(BinaryAUROC() for _ in range(num_models))
-        self.val_uar = nn.ModuleList(MulticlassRecall(NUM_CLASSES, average="macro") for _ in range(num_models))
+        self.scores: dict[str, list[Metric]] = {
+            "auroc": [BinaryAUROC() for _ in range(num_models)],
+            "uar": [MulticlassRecall(NUM_CLASSES, average="macro") for _ in range(num_models)],
+        }
+        # Registered, so that they follow the module to its device and a sharded federation keeps them to itself.
+        self.val_metrics = nn.ModuleList(metric for metrics in self.scores.values() for metric in metrics)
 
     def answer(self, batch: Mapping[str, Tensor]) -> Answer:
         """Logits and embeddings with everything shown that the network was made for."""
@@ -102,18 +107,18 @@ class MultimodalClassifier(L.LightningModule):
         for index, answer in enumerate(self._answers(batch)):
             logits = answer.logits.float()
             losses.append(nn.functional.cross_entropy(logits, label))
-            self.val_auroc[index].update(logits.softmax(1)[:, 1], label)
-            self.val_uar[index].update(logits, label)
+            self.scores["auroc"][index].update(logits.softmax(1)[:, 1], label)
+            self.scores["uar"][index].update(logits, label)
         # Every federated rank validates the whole split with the same models: nothing to pool there.
         loss = torch.stack(losses).mean() if len(losses) > 1 else losses[0]
         self.log("val/loss", loss, on_step=False, on_epoch=True, batch_size=len(label), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
-        for name, metrics in (("auroc", self.val_auroc), ("uar", self.val_uar)):
-            used = [metric for metric in metrics if metric.update_called]  # type: ignore[union-attr]
-            values = [metric.compute() for metric in used]  # type: ignore[operator]
+        for name, metrics in self.scores.items():
+            used = [metric for metric in metrics if metric.update_called]
+            values = [metric.compute() for metric in used]
             for metric in used:
-                metric.reset()  # type: ignore[operator]
+                metric.reset()
             if values:
                 self.log(f"val/{name}", torch.stack(values).mean(), sync_dist=True)
 

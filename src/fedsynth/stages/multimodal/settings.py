@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +97,8 @@ class TrainingSettings:
             )
         if privacy.mechanism == "gaussian" and privacy.covers == "training" and self.shares_weights:
             raise ConfigError(
-                f"{path}.prototype_privacy.covers=training cannot hold with strategy {self.strategy_name}, whose clients "
-                "send their weights as well. Say covers=means, which takes the encoders as given, or federated=fedproto.",
+                f"{path}.prototype_privacy.covers=training cannot hold with {self.strategy_name}, whose clients send "
+                "their weights as well. Say covers=means, which takes the encoders as given, or federated=fedproto.",
                 key=f"{path}.prototype_privacy.covers",
             )
 
@@ -140,6 +139,9 @@ def published_in_training(settings: TrainingSettings) -> tuple[str, ...]:
 def chosen_on_validation(settings: TrainingSettings) -> str:
     """The choices that validation records enter."""
     epoch = "epoch" if settings.training == "centralized" else "round"
-    choice = f"the {epoch} and the decision thresholds" if settings.checkpoint == "best" else "the decision thresholds"
+    choice = (
+        f"the {epoch} and the decision thresholds"
+        if settings.checkpoint == "best"
+        else "the decision thresholds"
+    )
     return f"validation records, used to choose {choice}"
-

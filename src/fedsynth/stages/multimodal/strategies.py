@@ -10,8 +10,8 @@ from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
 from fedsynth.federated.strategies.fedgpd import FedGPD
 from fedsynth.federated.strategies.fedmpa import FedMPA, parameter_names
-from fedsynth.federated.strategies.fedprox import FedProx
 from fedsynth.federated.strategies.fedproto import FedProto
+from fedsynth.federated.strategies.fedprox import FedProx
 from fedsynth.federated.strategies.local import LocalOnly
 from fedsynth.federated.strategies.options import (
     FedGPDOptions,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class Records(Protocol):
         """The network with its global weights, in evaluation mode."""
 
     def answer(
-        self, network: nn.Module, split: Split
+        self, network: Any, split: Split
     ) -> tuple[Float[Tensor, "n class"], dict[str, Float[Tensor, "n dim"]]]:
         """Logits and embeddings of a split."""
 
@@ -114,8 +113,20 @@ def open_classifier(encoder: Artifact, clients: Artifact) -> TrainedClassifier:
     """The trained classifier of an artifact.
 
     Args:
-        encoder: Of a stage that trains one, e.g. ``fusion_encoder`` or ``speech_classifier``.
+        encoder: Of a stage that trains one: ``fusion_encoder`` or ``speech_classifier``.
         clients: The data it was trained on.
+
+    Raises:
+        ArtifactError: For an artifact of another kind.
     """
-    module = importlib.import_module(f"fedsynth.stages.{encoder.manifest['kind']}.records")
-    return TrainedClassifier(module.StageRecords(encoder, clients), encoder)
+    # Imported here, because they import this module; by name, because keys follow imports.
+    from fedsynth.stages.fusion_encoder.records import PairedRecords
+    from fedsynth.stages.speech_classifier.records import SpeechRecords
+
+    known: dict[str, type[PairedRecords] | type[SpeechRecords]] = {
+        "fusion_encoder": PairedRecords, "speech_classifier": SpeechRecords,
+    }  # fmt: skip
+    kind = encoder.manifest["kind"]
+    if kind not in known:
+        raise ArtifactError(f"{encoder.stage} is a {kind}, not a trained classifier: {', '.join(known)}.")
+    return TrainedClassifier(known[kind](encoder, clients), encoder)

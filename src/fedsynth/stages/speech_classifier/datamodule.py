@@ -40,7 +40,7 @@ class SpeechClientsData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.clients, self.batch_size, self.seed, self.centralized = clients, batch_size, seed, centralized
-        self.share = {"rank": rank, "world_size": world_size} if centralized else {}
+        self.share: dict[str, Any] = {"rank": rank, "world_size": world_size} if centralized else {}
 
     def train_dataloader(self) -> Any:
         """One loader per client, each with its own random order; or one of all segments."""

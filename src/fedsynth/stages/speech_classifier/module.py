@@ -21,6 +21,8 @@ class SpeechModule(MultimodalClassifier):
         num_models: See ``MultimodalClassifier``.
     """
 
+    network: SpeechClassifier
+
     def __init__(
         self, *, network: dict[str, Any], learning_rate: float, weight_decay: float, num_models: int = 1
     ) -> None:
@@ -30,7 +32,5 @@ class SpeechModule(MultimodalClassifier):
 
     def answer(self, batch: Mapping[str, Tensor]) -> Answer:
         """Audio and text are always both there."""
-        output = self.network(
-            batch["audio"], batch["audio_length"], batch["text"], batch["text_length"]
-        )
+        output = self.network(batch["audio"], batch["audio_length"], batch["text"], batch["text_length"])
         return Answer(output.logits, output.embeddings, {})

@@ -12,7 +12,7 @@ from fedsynth.stages.multimodal.trained import Split
 from fedsynth.stages.speech_classifier.network import load_network, predict
 
 
-class StageRecords:
+class SpeechRecords:
     """Implements ``multimodal.trained.Records``. A segment belongs to its participant."""
 
     def __init__(self, encoder: Artifact, clients: Artifact) -> None:

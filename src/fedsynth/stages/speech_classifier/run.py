@@ -46,9 +46,7 @@ def run(settings: SpeechClassifierSettings, inputs: Mapping[str, Artifact], cont
     trained.history.write(context.output)
     save_federation(context, trained)
     entries = training_ledger(settings, trained, context, speech.train)
-    return Outcome(
-        ledger=[entry.to_record() for entry in entries], notes={trained.counter: trained.chosen}
-    )
+    return Outcome(ledger=[entry.to_record() for entry in entries], notes={trained.counter: trained.chosen})
 
 
 def _train(
@@ -71,6 +69,4 @@ def _train(
         return train_centralized(module, data, settings, context, seed=seed)
     strategy = build_strategy(settings, module, MODALITIES, context)
     clients = len(speech.train.client.unique())
-    return train_federated(
-        module, data, settings, context, strategy=strategy, num_clients=clients, seed=seed
-    )
+    return train_federated(module, data, settings, context, strategy=strategy, num_clients=clients, seed=seed)
