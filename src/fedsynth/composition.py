@@ -28,7 +28,7 @@ from fedsynth.pipeline.settings import unknown_key
 CONFIG_DIR = Path(__file__).parents[2] / "configs"
 # Groups whose files speak for the whole config, or for a part of it that another file names.
 GLOBAL_GROUPS = (
-    "debug", "experiment", "federated_schedule", "hparams_search", "hydra", "local", "stage", "strategy",
+    "debug", "experiment", "federated_schedule", "hparams_search", "hydra", "local", "stage", "strategy", "systems",
 )  # fmt: skip
 
 

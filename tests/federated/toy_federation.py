@@ -21,9 +21,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedsynth.federated.client import Federation
 from fedsynth.federated.sharding import ClientShardedStrategy
+from fedsynth.federated.strategies.base import Strategy
 from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
+from fedsynth.federated.strategies.fedgpd import FedGPD
+from fedsynth.federated.strategies.fedmpa import FedMPA, parameter_names
+from fedsynth.federated.strategies.fedproto import FedProto
 from fedsynth.federated.trainer import FederatedTrainer
+from fedsynth.privacy.prototype_release import PrototypeMechanism
 from fedsynth.seeding import derive_seed
 
 SIZES = {"a": 13, "b": 30, "c": 8, "d": 21, "e": 17}
@@ -107,6 +112,65 @@ class TinyNet(lightning.LightningModule):
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val/loss"}}
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": decay, "interval": self.scheduler}}
+
+
+class EmbeddingNet(TinyNet):
+    """The same network, which also shows its embeddings: ``hidden``, that some records lack, and ``fused``."""
+
+    def answer(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        hidden = self.net[:3](x)
+        fused = self.net[3](hidden)
+        return self.net[4](fused), {"hidden": hidden, "fused": fused}, {"hidden": x[:, 0] < 0.8}
+
+    def embed(self, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        _, embeddings, present = self.answer(batch[0])
+        return embeddings, batch[1], present
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict:  # type: ignore[override]
+        logits, embeddings, present = self.answer(batch[0])
+        loss = nn.functional.cross_entropy(logits, batch[1])
+        self.log("fit/loss", loss, on_step=False, on_epoch=True)
+        return {"loss": loss, "embeddings": embeddings, "label": batch[1], "present": present}
+
+
+def fedmpa(**changes: object) -> FedMPA:
+    """All parts on, each strong enough to see in a few rounds."""
+    settings: dict = {
+        "parameters": parameter_names(TinyNet()),
+        "modalities": ("hidden", "fused"),
+        "pull_weights": {"hidden": 0.2, "fused": 0.3},
+        "repulsion_weights": {"hidden": 0.4, "fused": 0.5},
+        "repulsion": "hinge",
+        "repulsion_margin": 1.0,
+        "bank_momentum": 0.7,
+        "aggregation": "similarity",
+        "sensitivity": 2.0,
+        "softplus": "outside",
+        "server_momentum": 0.5,
+        "server_learning_rate": 1.0,
+    }
+    return FedMPA(**{**settings, **changes})
+
+
+def fedproto(**changes: object) -> FedProto:
+    return FedProto(**{"pull_weight": 1.0, "modalities": ("fused",), **changes})  # type: ignore[arg-type]
+
+
+def fedgpd(**changes: object) -> FedGPD:
+    settings: dict = {"distillation_weight": 0.5, "temperature": 2.0, "modalities": ("fused",)}
+    return FedGPD(**{**settings, **changes})
+
+
+PROTOTYPE_STRATEGIES = {"fedmpa": fedmpa, "fedproto": fedproto, "fedgpd": fedgpd}
+NOISE_SEED = 8_154_711_007_331
+
+
+def noisy(epsilon: float = 4.0) -> dict:
+    """Arguments of a strategy whose clients send noisy prototypes."""
+    mechanism = PrototypeMechanism(
+        epsilon=epsilon, delta=1e-5, clip_radius=2.0, num_rounds=3, num_modalities=2, min_class_records=2
+    )
+    return {"mechanism": mechanism, "noise_seed": NOISE_SEED}
 
 
 class ToyData(lightning.LightningDataModule):
@@ -198,6 +262,21 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(float((one[k].double() - other[k].double()).abs().max()) for k in one)
 
 
+def assert_same(one: object, other: object) -> None:
+    """Equal to the last bit, tensors in nested dictionaries included."""
+    if isinstance(one, dict):
+        assert isinstance(other, dict)
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert_same(value, other[key])
+    elif isinstance(one, Tensor):
+        assert isinstance(other, Tensor)
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
 class StopAt(Callback):
     """Raise, or kill the process, at one batch or hook of one round."""
 
@@ -242,6 +321,8 @@ def main() -> None:
     parser.add_argument("--sync-dist", action="store_true")
     parser.add_argument("--fail-client")
     parser.add_argument("--fedbn", action="store_true")
+    parser.add_argument("--prototypes", choices=PROTOTYPE_STRATEGIES)
+    parser.add_argument("--noisy", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     out = Path(options.out)
@@ -262,9 +343,13 @@ def main() -> None:
     if options.devices > 1:
         changes["strategy"] = ClientShardedStrategy(process_group_backend="gloo")
     changes["enable_checkpointing"] = True
-    module = SyncedNet() if options.sync_dist else TinyNet()
+    module = SyncedNet() if options.sync_dist else EmbeddingNet() if options.prototypes else TinyNet()
+    strategy: Strategy = FedAvg()
     if options.fedbn:
-        changes["fed"] = federation(strategy=FedBN(batch_norm_names(module)))
+        strategy = FedBN(batch_norm_names(module))
+    elif options.prototypes:
+        strategy = PROTOTYPE_STRATEGIES[options.prototypes](**noisy() if options.noisy else {})
+    changes["fed"] = federation(strategy=strategy)
     trainer, module = fitted(out, module=module, data=ToyData(sizes), ckpt_path=options.ckpt, **changes)
     torch.save(
         {

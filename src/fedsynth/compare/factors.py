@@ -26,7 +26,7 @@ IGNORED_SECTIONS = {
     "force",
 }
 IGNORED_KEYS = {
-    "data.dir", "data.download", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
+    "data.dir", "data.download", "data.edaic_root", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
     "trainer.num_threads", "trainer.strategy", "trainer.compile", "trainer.benchmark", "trainer.deterministic",
 }  # fmt: skip
 SEED = "seed"

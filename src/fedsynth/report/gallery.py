@@ -18,13 +18,26 @@ from fedsynth.report import figures
 from fedsynth.report.branches import is_variant
 from fedsynth.report.glossary import arm_title, stage_title
 from fedsynth.report.runs import Run, StageResult
-from fedsynth.report.stored import NotRunError, find_stage, not_run, read_arrays, read_history, read_scores
+from fedsynth.report.stored import (
+    NotAskedError,
+    NotRunError,
+    find_stage,
+    not_run,
+    read_arrays,
+    read_history,
+    read_scores,
+)
 
 Array = NDArray[Any]
 
-#: Stage kinds with a history.json, and how its rows are counted.
 #: Systems in one figure, beyond which only the main branch is drawn.
 MOST_CURVES = 4
+#: What a client may hold, counted by class in the notes of the stage that made the clients.
+HELD = {
+    "images_by_class": "X-ray images", "beats_by_class": "ECG beats",
+    "participants_by_class": "Participants", "segments_by_class": "Segments",
+}  # fmt: skip
+#: Stage kinds with a history.json.
 HISTORY_KINDS = ("pretrain_xray", "fusion_encoder", "latent_ddpm")
 
 
@@ -74,18 +87,20 @@ def build_gallery(runs: Sequence[Run], *, simulated: bool) -> Gallery:
     for title, draw in jobs:
         try:
             drawn.append(draw())
+        except NotAskedError:
+            continue
         except NotRunError as reason:
             left_out.append(f"{title}: left out, {reason}")
     return Gallery(tuple(drawn), tuple(left_out))
 
 
 def _partition(run: Run, one: str, simulated: bool) -> ReportFigure:
-    stage = find_stage(run, "clients")
+    stage = find_stage(run, "clients" if run.of_kind("clients") else "speech_clients")
     rows = (stage.notes.get("report") or {}).get("clients")
     if not rows:
         raise NotRunError(f"stage {stage.name} (kind clients) left no counts in its notes")
     counts = {}
-    for field, title in (("images_by_class", "X-ray images"), ("beats_by_class", "ECG beats")):
+    for field, title in HELD.items():
         if all(isinstance(row.get(field), dict) for row in rows):
             classes = range(max(2, 1 + max(int(label) for row in rows for label in row[field])))
             counts[title] = np.array([[int(row[field].get(str(c), 0)) for c in classes] for row in rows])

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from fedsynth.report.runs import Run
+from fedsynth.report.speech_partition import speech_partition
 from fedsynth.report.tables import cell, table
 
 
 def partition_section(run: Run) -> str:
-    """Tables of clients and splits from the ``clients`` stage, or an empty text without one."""
-    stage = next((stage for stage in run.stages.values() if stage.kind == "clients"), None)
+    """Tables of clients and splits from the first stage that made clients, or an empty text without one."""
+    stage = next(
+        (stage for stage in run.stages.values() if stage.kind in ("clients", "speech_clients")), None
+    )
     report = (stage.notes if stage else {}).get("report")
     if not report:
         return ""
+    if stage is not None and stage.kind == "speech_clients":
+        return speech_partition(report)
     return "\n\n".join(["## Clients and splits", _clients(report), _splits(report), _remarks(report)])
 
 

@@ -18,6 +18,10 @@ class NotRunError(Exception):
     """What a figure or table needs is not there; the message completes "left out, …"."""
 
 
+class NotAskedError(NotRunError):
+    """The run's config has no stage that would leave it: nothing is missing."""
+
+
 def not_run(kind: str) -> str:
     return f"no stage of kind {kind} has been run"
 
@@ -25,7 +29,8 @@ def not_run(kind: str) -> str:
 def find_stage(run: Run, kind: str) -> StageResult:
     found = run.of_kind(kind)
     if not found:
-        raise NotRunError(not_run(kind))
+        asked = {stage.get("stage") for stage in (run.config.get("stages") or {}).values() if stage}
+        raise (NotRunError if kind in asked or not asked else NotAskedError)(not_run(kind))
     return found[0]
 
 

@@ -42,12 +42,12 @@ def check_corpus(
         audio_features: Kinds of openSMILE files that are needed: "egemaps", "mfcc".
         rule: The label rule; "phq8ge10" needs ``Detailed_PHQ8_Labels.csv``.
         exclude: Participants not to be used; their files are not looked at.
-        contents: Also parse transcripts and features, some 20 seconds per gigabyte. Without it, tables and file
+        contents: Also parse transcripts and features, some 12 seconds per gigabyte. Without it, tables and file
             names alone.
 
     Raises:
         DataError: One for all faults, grouped by kind, with the participants: missing tables, columns, folders
-                or files, participants in two splits, values that are no labels, duplicated rows, wrong delimiters;
+            or files, participants in two splits, values that are no labels, duplicated rows, wrong delimiters;
             and from the contents empty transcripts, values that are no finite numbers, times outside the audio.
     """
     problems = Problems()
@@ -78,10 +78,10 @@ def check_structure(
     exclude: Collection[int],
 ) -> dict[int, Participant]:
     """The participants to use, by number; faults and warnings go into `problems`. Parses tables only."""
-    listing = read_participants(layout, problems, rule=rule)
+    listing = read_participants(layout, problems, rule=rule, exclude=exclude)
     for number in sorted(set(exclude) - listing.named) if listing.complete else []:
         problems.add("excluded participant is in no split", number)
-    used = {number: person for number, person in listing.participants.items() if number not in set(exclude)}
+    used = listing.participants
     for number in layout.participants() if listing.complete else []:
         if number not in listing.named:
             problems.warn("extra participant folder, in no split", number, layout.folder(number).name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,9 +39,8 @@ class Participant:
         The two rules disagree in E-DAIC: more people have a total of 10 and above than are marked in PHQ_Binary,
         and the paper's 66 of 275 are the marked ones.
         """
-        return (
-            self.phq_binary if rule == "phq_binary" else int(self.phq_score >= PHQ8_CUT)
-        )  # fidelity: phq-label
+        # fidelity: phq-label
+        return self.phq_binary if rule == "phq_binary" else int(self.phq_score >= PHQ8_CUT)
 
 
 @dataclass(frozen=True)
@@ -49,32 +48,41 @@ class Listing:
     """Who the split files name."""
 
     participants: dict[int, Participant]
-    """Everyone without a fault, by number, ascending."""
+    """Everyone without a fault who is not excluded, by number, ascending."""
     named: frozenset[int]
-    """Everyone, those with a faulty row too."""
+    """Everyone, the excluded and those with a faulty row too."""
     complete: bool
     """Whether all split files could be read, so that whoever is not named is in no split."""
 
 
-def read_participants(layout: CorpusLayout, problems: Problems, *, rule: LabelRule = "phq_binary") -> Listing:
+def read_participants(
+    layout: CorpusLayout,
+    problems: Problems,
+    *,
+    rule: LabelRule = "phq_binary",
+    exclude: Collection[int] = (),
+) -> Listing:
     """Everyone in the split files; what is wrong goes into `problems`.
 
-    The detailed labels are needed by the rule "phq8ge10" only, and are read if they are there.
+    The detailed labels are needed by the rule "phq8ge10" only, and are read if they are there. The rows of excluded
+    people may hold anything.
     """
-    detailed = _detailed_scores(layout, problems, needed=rule == "phq8ge10")
+    detailed = _detailed_scores(layout, problems, exclude, needed=rule == "phq8ge10")
     found: dict[int, Participant] = {}
     split_of: dict[int, str] = {}
     complete = True
     for split in SPLIT_FILES:
         path = layout.split_file(split)
-        rows = _rows(path, _SPLIT_COLUMNS, problems)
+        rows = _rows(path, _SPLIT_COLUMNS, problems, exclude)
         complete = complete and bool(rows)
         for number, row in rows.items():
-            if number in split_of:
+            if number in split_of and number not in exclude:
                 both = f"{SPLIT_FILES[split_of[number]]} and {path.name}"
                 problems.add("participant in two splits", number, both)
                 continue
             split_of[number] = split
+            if number in exclude:
+                continue
             binary, score = _labels(row, f"{number} in {path.name}", problems)
             if binary is not None and score is not None:
                 found[number] = Participant(number, split, binary, detailed.get(number, score))
@@ -95,12 +103,16 @@ def _labels(row: dict[str, str], where: str, problems: Problems) -> tuple[int | 
     return binary, score
 
 
-def _detailed_scores(layout: CorpusLayout, problems: Problems, *, needed: bool) -> dict[int, int]:
+def _detailed_scores(
+    layout: CorpusLayout, problems: Problems, exclude: Collection[int], *, needed: bool
+) -> dict[int, int]:
     path = layout.detailed_file
     if not needed and not path.is_file():
         return {}
     scores = {}
-    for number, row in _rows(path, _DETAILED_COLUMNS, problems).items():
+    for number, row in _rows(path, _DETAILED_COLUMNS, problems, exclude).items():
+        if number in exclude:
+            continue
         score = _whole(row["PHQ_8Total"], PHQ8_MAXIMUM)
         if score is None:
             value = repr(row["PHQ_8Total"])
@@ -110,7 +122,9 @@ def _detailed_scores(layout: CorpusLayout, problems: Problems, *, needed: bool) 
     return scores
 
 
-def _rows(path: Path, columns: tuple[str, ...], problems: Problems) -> dict[int, dict[str, str]]:
+def _rows(
+    path: Path, columns: tuple[str, ...], problems: Problems, exclude: Collection[int]
+) -> dict[int, dict[str, str]]:
     """Rows of a table by participant; none if the table cannot be used."""
     if not path.is_file():
         problems.add("missing table", path)
@@ -133,10 +147,12 @@ def _rows(path: Path, columns: tuple[str, ...], problems: Problems) -> dict[int,
         return {}
     if not rows:
         problems.add("empty table", path)
-    return _by_participant(path, rows, problems)
+    return _by_participant(path, rows, problems, exclude)
 
 
-def _by_participant(path: Path, rows: list[dict[str, str]], problems: Problems) -> dict[int, dict[str, str]]:
+def _by_participant(
+    path: Path, rows: list[dict[str, str]], problems: Problems, exclude: Collection[int]
+) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for line, row in enumerate(rows, start=2):
         number = _whole(row["Participant_ID"], math.inf)
@@ -144,7 +160,7 @@ def _by_participant(path: Path, rows: list[dict[str, str]], problems: Problems) 
             problems.add(
                 "Participant_ID is not a number", f"{path.name} line {line}", repr(row["Participant_ID"])
             )
-        elif number in found:
+        elif number in found and number not in exclude:
             problems.add("duplicated row", f"{number} in {path.name}", f"line {line}")
         else:
             found[number] = row

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fedsynth.errors import ConfigError
 from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.strategies.prototype_sharing import PrototypeSharing
 from fedsynth.prototypes.prototype_losses import distillation_loss
@@ -21,13 +22,21 @@ class FedGPD(PrototypeSharing, FedAvg):
     loss + λ · CE(softmax(P_y / T), softmax(z / T)), the softmax over the coordinates of the embedding.
 
     Args:
-        distillation_weight: λ.
-        temperature: T.
+        distillation_weight: λ ≥ 0; with 0 this is FedAvg.
+        temperature: T > 0.
         **sharing: See ``PrototypeSharing``.
+
+    Raises:
+        ConfigError: If λ is negative or T not positive.
     """
 
     def __init__(self, *, distillation_weight: float, temperature: float, **sharing: Any) -> None:
         super().__init__(**sharing)
+        if not distillation_weight >= 0 or not temperature > 0:
+            raise ConfigError(
+                "FedGPD needs distillation_weight ≥ 0 and temperature > 0, got "
+                f"{distillation_weight} and {temperature}. Typical: 0.05 and 2."
+            )
         self.distillation_weight, self.temperature = distillation_weight, temperature
 
     def local_objective(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedsynth.errors import ConfigError
 from fedsynth.federated.state import State, average_states
 from fedsynth.federated.strategies.prototype_sharing import PrototypeSharing
 from fedsynth.prototypes.class_prototypes import ClassPrototypes
@@ -38,8 +39,11 @@ class FedMPA(PrototypeSharing):
         sensitivity: δ.
         softplus: Whether δ multiplies the softplus from outside or its argument.
         server_momentum: In [0, 1).
-        server_learning_rate: Of the momentum step.
+        server_learning_rate: η > 0 of the momentum step.
         **sharing: See ``PrototypeSharing``.
+
+    Raises:
+        ConfigError: For a modality without weights, an unknown aggregation, or an impossible number.
     """
 
     def __init__(
@@ -64,6 +68,25 @@ class FedMPA(PrototypeSharing):
         self.aggregation, self.sensitivity, self.softplus = aggregation, sensitivity, softplus
         self.server_momentum, self.server_learning_rate = server_momentum, server_learning_rate
         self.velocity: State = {}
+        self._check()
+
+    def _check(self) -> None:
+        for name in ("pull_weights", "repulsion_weights"):
+            weights = getattr(self, name)
+            if weights.keys() != set(self.modalities) or not all(weight >= 0 for weight in weights.values()):
+                raise ConfigError(
+                    f"FedMPA.{name} must give each of {', '.join(self.modalities)} a number ≥ 0, got {weights}. "
+                    "The paper's are 0.07, 0.07 and 0.08."
+                )
+        if self.aggregation not in ("similarity", "records"):
+            raise ConfigError(
+                f"FedMPA.aggregation must be similarity or records, got {self.aggregation!r}. The paper's is similarity."
+            )
+        if not 0 <= self.server_momentum < 1 or not self.server_learning_rate > 0:
+            raise ConfigError(
+                "FedMPA needs server_momentum in [0, 1) and server_learning_rate > 0, got "
+                f"{self.server_momentum} and {self.server_learning_rate}. The paper's are 0.9 and 1."
+            )
 
     def local_objective(
         self, loss: Tensor, module: nn.Module, global_state: Mapping[str, Tensor], step: Mapping[str, Any]
@@ -104,6 +127,12 @@ class FedMPA(PrototypeSharing):
         # fidelity: server-momentum-parameters
         if self.server_momentum == 0 and self.server_learning_rate == 1:
             return averaged
+        unknown = sorted(self.parameters - averaged.keys())
+        if unknown or not self.parameters:
+            raise ConfigError(
+                f"FedMPA was told to move {unknown[0] if unknown else 'no parameter'!r} by momentum, which does not fit "
+                "the model. Take the names from parameter_names(module) of the module that is trained."
+            )
         new = dict(averaged)
         for name in [name for name in averaged if name in self.parameters]:
             start = old[name].to("cpu", torch.float64)

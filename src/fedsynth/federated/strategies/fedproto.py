@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fedsynth.errors import ConfigError
 from fedsynth.federated.strategies.personal import PersonalModels
 from fedsynth.federated.strategies.prototype_sharing import PrototypeSharing
 from fedsynth.prototypes.prototype_losses import pull_loss
@@ -21,13 +22,18 @@ class FedProto(PrototypeSharing, PersonalModels):
     No weights are averaged. The bank is the pooled mean of the last round.
 
     Args:
-        pull_weight: λ.
+        pull_weight: λ ≥ 0; with 0 the clients train alone.
         **sharing: See ``PrototypeSharing``.
+
+    Raises:
+        ConfigError: If λ is negative.
     """
 
     # fidelity: fedproto-embedding
     def __init__(self, *, pull_weight: float, **sharing: Any) -> None:
         super().__init__(**sharing)
+        if not pull_weight >= 0:
+            raise ConfigError(f"FedProto.pull_weight must be ≥ 0, got {pull_weight}. Typical: 0.1 to 1.")
         self.pull_weight = pull_weight
 
     def local_objective(

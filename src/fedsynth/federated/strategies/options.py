@@ -84,7 +84,7 @@ def strategy_options(values: Mapping[str, Any], path: str) -> StrategyOptions:
         ConfigError: For an unknown name, or an unknown, missing or impossible number.
     """
     name = values.get("name") if isinstance(values, Mapping) else None
-    if name not in OPTIONS:
+    if not isinstance(name, str) or name not in OPTIONS:
         raise ConfigError(
             f"{path}.name must be one of {', '.join(OPTIONS)}, got {name!r}. Say federated=NAME, or "
             f"strategy@{path}=NAME for one stage.",

@@ -110,8 +110,8 @@ class PrototypeSharing(Strategy):
         arguments = {
             "embedding": embedding,
             "label": step["label"],
-            "prototype": bank.mean[modality],
             "known": bank.known(modality),
+            "prototype": bank.mean[modality],
         }
         present = step.get("present", {}).get(modality)
         return arguments if present is None else {**arguments, "present": present}

@@ -121,7 +121,7 @@ def published(settings: FusionEncoderSettings) -> tuple[str, ...]:
 
 def uncovered(settings: FusionEncoderSettings) -> tuple[str, ...]:
     """What leaves them without a formal guarantee, with the choices made on validation records."""
-    return (*published(settings), chosen_on_validation(settings))
+    return (*published(settings), *chosen_on_validation(settings, thresholds=settings.has_global_model))
 
 
 def price(settings: FusionEncoderSettings) -> tuple[float, float] | None:

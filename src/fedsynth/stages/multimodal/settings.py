@@ -136,12 +136,9 @@ def published_in_training(settings: TrainingSettings) -> tuple[str, ...]:
     return (*sent, LOSS)
 
 
-def chosen_on_validation(settings: TrainingSettings) -> str:
-    """The choices that validation records enter."""
+def chosen_on_validation(settings: TrainingSettings, *, thresholds: bool = False) -> tuple[str, ...]:
+    """The choices that validation records enter, if any; ``thresholds`` says whether decisions are among them."""
     epoch = "epoch" if settings.training == "centralized" else "round"
-    choice = (
-        f"the {epoch} and the decision thresholds"
-        if settings.checkpoint == "best"
-        else "the decision thresholds"
-    )
-    return f"validation records, used to choose {choice}"
+    choices = [f"the {epoch}"] if settings.checkpoint == "best" else []
+    choices += ["the decision thresholds"] if thresholds else []
+    return (f"validation records, used to choose {' and '.join(choices)}",) if choices else ()

@@ -41,7 +41,7 @@ class SpeechClassifierSettings(TrainingSettings):
 
 def uncovered(settings: SpeechClassifierSettings) -> tuple[str, ...]:
     """What leaves the clients without a formal guarantee, with the choice made on validation records."""
-    return (*published_in_training(settings), chosen_on_validation(settings))
+    return (*published_in_training(settings), *chosen_on_validation(settings))
 
 
 STAGE = Stage(
