@@ -218,7 +218,7 @@ def test_momentum_follows_its_closed_form_on_parameters_only(momentum, rate, rou
     gained = sum((1 - momentum**t) / (1 - momentum) for t in range(1, rounds + 1))
     # float32: each round rounds θ and v once.
     assert state["w"].tolist() == pytest.approx([1 + rate * shift * gained] * 2, rel=1e-5, abs=1e-5)
-    assert strategy.velocity.keys() == {"w"}
+    assert strategy.velocity.keys() <= {"w"}
 
 
 def test_without_momentum_the_learning_rate_interpolates() -> None:

@@ -339,3 +339,11 @@ def test_a_diverged_run_is_reported_and_its_figures_left_out(lab, build):
         assert re.search(rf"{title}: left out, stage \w+ diverged: .* non-finite values", text)
     assert {path.stem for path in files.figures} >= {"partition", "learning_latent_ddpm"}
     json.loads(files.json.read_text())
+
+
+def test_figures_of_stages_the_experiment_does_not_have_are_not_missed(lab, build):
+    stages = {"clients": {"stage": "clients"}, "audit": {"stage": "audit"}}
+    config = {"seed": 42, "data": {"split_seed": 7}, "paper": {}, "stages": stages}
+    text = build(lab.run(stages=("clients",), config=config)).markdown.read_text()
+    assert "Nearest-neighbor distances: left out" in text
+    assert "ROC curves: left out" not in text

@@ -65,8 +65,10 @@ def artifact(
     return found(folder, stage_settings, Outcome(notes=dict(notes or {})))
 
 
-def found(folder: Path, stage_settings: Any, outcome: Outcome) -> Artifact:
+def found(folder: Path, stage_settings: Any, outcome: Outcome, kind: str = "") -> Artifact:
     manifest = {
+        "kind": kind,
+        "simulated": False,
         "files": {path.name: {} for path in folder.iterdir()},
         "settings": canonical(stage_settings) if stage_settings is not None else {},
         "notes": outcome.notes,
@@ -99,7 +101,7 @@ def run_stage(
 ) -> Artifact:
     """Run a stage and take what it wrote for an artifact."""
     outcome = find_stage(kind, kind).load()(stage_settings, inputs, context)
-    return found(context.output, stage_settings, outcome)
+    return found(context.output, stage_settings, outcome, kind)
 
 
 def values(made: Artifact) -> dict[tuple[str, str, int], float]:

@@ -22,7 +22,7 @@ from fedsynth.report.stored import (
     NotAskedError,
     NotRunError,
     find_stage,
-    not_run,
+    missing,
     read_arrays,
     read_history,
     read_scores,
@@ -180,7 +180,7 @@ def _curves(runs: Sequence[Run], which: str, simulated: bool) -> ReportFigure:
                 [seeds] if len(runs) > 1 else [[seed] for seed in seeds]
             )
     if not systems:
-        raise NotRunError(not_run("tstr_mlp"))
+        raise missing(runs[0], "tstr_mlp")
     units = "runs" if len(runs) > 1 else "classifier seeds"
     if which == "roc":
         return ReportFigure(
@@ -209,7 +209,7 @@ def _latents(run: Run, one: str, simulated: bool) -> ReportFigure:
                 latent, label = read_arrays(stage, "samples.safetensors", "latent", "label")
                 sources[stage_title(stage.name)] = (latent, label)
     if len(sources) == 1:
-        raise NotRunError(f"{not_run('mix')}, {not_run('synthesize')}")
+        raise missing(run, "mix", "synthesize")
     return ReportFigure(
         "latent_pca",
         "Latent space",
@@ -238,7 +238,7 @@ def _calibration(run: Run, one: str, simulated: bool) -> ReportFigure:
                 label, probability = read_scores(stage)
                 systems[_arm(stage)] = (np.tile(label, len(probability)), probability.reshape(-1))
     if not systems:
-        raise NotRunError(f"{not_run('fusion_encoder')}, {not_run('tstr_mlp')}")
+        raise missing(run, "fusion_encoder", "tstr_mlp")
     return ReportFigure(
         "calibration",
         "Calibration",

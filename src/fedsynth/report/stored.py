@@ -26,11 +26,18 @@ def not_run(kind: str) -> str:
     return f"no stage of kind {kind} has been run"
 
 
+def missing(run: Run, *kinds: str) -> NotRunError:
+    """The error for kinds of stages that left nothing: not run, or none of them even asked for."""
+    asked = {(stage or {}).get("stage") for stage in (run.config.get("stages") or {}).values()}
+    is_known = asked and None not in asked  # a config written by hand may name no kinds
+    nobody_asked = is_known and not asked & set(kinds)
+    return (NotAskedError if nobody_asked else NotRunError)(", ".join(not_run(kind) for kind in kinds))
+
+
 def find_stage(run: Run, kind: str) -> StageResult:
     found = run.of_kind(kind)
     if not found:
-        asked = {stage.get("stage") for stage in (run.config.get("stages") or {}).values() if stage}
-        raise (NotRunError if kind in asked or not asked else NotAskedError)(not_run(kind))
+        raise missing(run, kind)
     return found[0]
 
 

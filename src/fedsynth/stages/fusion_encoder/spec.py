@@ -100,7 +100,8 @@ class FusionEncoderSettings(TrainingSettings):
         wrong = [name for name, value in needed.items() if getattr(self, name) != value]
         if wrong:
             name = wrong[0]
-            remedy = "federated=fedavg" if name == "training" else f"model.{name}={needed[name]}"
+            remedies = {"training": "federated=fedavg", "class_weighting": "federated.class_weighting=none"}
+            remedy = remedies.get(name, f"model.{name}={needed[name]}")
             raise ConfigError(
                 f"{path}.mechanism=dp_sgd needs {name}={needed[name]}, got {getattr(self, name)}: the gradient of one "
                 f"record must not depend on another, nor leave its client. Say {remedy}.",

@@ -35,7 +35,7 @@ def train(
 
     if settings.training == "centralized":
         return train_centralized(module, data, settings, context, seed=seed)
-    strategy = build_strategy(settings, module, MODALITIES, context)
+    strategy = build_strategy(settings, module, MODALITIES, context, trained=settings.modalities)
     clients = int(pairs.train.client.max()) + 1
     return train_federated(module, data, settings, context, strategy=strategy, num_clients=clients, seed=seed)
 

@@ -17,6 +17,8 @@ from fedsynth.stages.training import BestWeights
 class ChosenRound(Callback):
     """Keeps the strategy's state and the clients' models of the best round; part of the checkpoint.
 
+    Without any best round (nothing was validated, or no loss was a number) it is the last one, as for the weights.
+
     Args:
         best: Says which round is the best, and comes before this callback; None keeps the last one.
         strategy: Whose state it is.
@@ -41,9 +43,13 @@ class ChosenRound(Callback):
             return
         self.kept, self.kept_models = self.strategy.state_dict(), self.sent
 
+    def server(self) -> Mapping[str, Any]:
+        """The strategy's state in the chosen round."""
+        return self.kept or self.strategy.state_dict()
+
     def models(self) -> Mapping[ClientId, State]:
         """Personal models, or the uploaded ones, of the chosen round; {} if neither was kept."""
-        return self.kept.get("kept") or self.kept_models
+        return self.server().get("kept") or self.kept_models or self.sent
 
     def state_dict(self) -> dict[str, Any]:
         return {"sent": self.sent, "kept": self.kept, "kept_models": self.kept_models}

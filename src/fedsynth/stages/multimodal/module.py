@@ -33,7 +33,8 @@ class MultimodalClassifier(L.LightningModule):
     """Base of the trained classifiers: a subclass sets ``network`` and says how it answers.
 
     Returns from ``training_step`` what strategies align: ``embeddings``, ``label`` and ``present``. Where
-    clients have models of their own (``Strategy.client_models``), validation is the mean over these.
+    clients have models of their own (``Strategy.client_models``), validation is the mean over all clients; one that
+    never took part answers with the model that all start from.
 
     Args:
         learning_rate: Of AdamW.
@@ -46,6 +47,7 @@ class MultimodalClassifier(L.LightningModule):
     def __init__(self, *, learning_rate: float, weight_decay: float, num_models: int = 1) -> None:
         super().__init__()
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.num_models = num_models
         self.class_counts: dict[ClientId | None, Int64[Tensor, " class"]] = {}
         self._class_weight: Tensor | None = None
         self.scores: dict[str, list[Metric]] = {
@@ -124,6 +126,7 @@ class MultimodalClassifier(L.LightningModule):
 
     def _answers(self, batch: dict[str, Tensor]) -> list[Answer]:
         """Of the module itself, or of every client's own model."""
+        # Personal strategies leave the module as it was initialized.
         federation = getattr(self.trainer, "federation", None)
         own = {} if federation is None else federation.strategy.client_models()
         if not own:
@@ -132,7 +135,9 @@ class MultimodalClassifier(L.LightningModule):
             {name: tensor.to(self.device) for name, tensor in own[client].items()}
             for client in canonical_order(own)
         ]
-        return [torch.func.functional_call(self, state, (batch,), strict=False) for state in states]
+        answers = [torch.func.functional_call(self, state, (batch,), strict=False) for state in states]
+        absent = self.num_models - len(answers)
+        return [*answers, *([self.answer(batch)] * absent if absent else [])]
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(

@@ -14,6 +14,7 @@ from fedsynth.federated.strategies.options import (
     strategy_options,
 )
 from fedsynth.pipeline.settings import build_settings, setting
+from fedsynth.privacy.prototype_release import LARGEST_EPSILON
 
 CLIP_RADIUS_REMEDY = "In units of the embeddings; public, so choose it before looking at the clients."
 
@@ -29,6 +30,14 @@ class PrototypePrivacy:
     min_class_records: int = setting(minimum=1)
     covers: str = setting(one_of=("means", "training"), remedy="means takes the encoders as given.")
     secure_noise: bool = setting()
+
+    def check(self, path: str) -> None:
+        if LARGEST_EPSILON < self.epsilon < math.inf:
+            raise ConfigError(
+                f"{path}.epsilon must be at most {LARGEST_EPSILON:g} or .inf, got {self.epsilon:g}. Typical: 1 to 8; "
+                ".inf clips only.",
+                key=f"{path}.epsilon",
+            )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fedsynth.federated.strategies.base import Strategy
@@ -30,17 +30,22 @@ def build_strategy(
     module: MultimodalClassifier,
     modalities: Sequence[str],
     context: StageContext,
+    *,
+    trained: Collection[str] | None = None,
 ) -> Strategy:
     """The strategy with its numbers, and with the mechanism that protects its prototypes.
 
     Args:
         settings: Of the stage.
         module: To be trained; FedBN and FedMPA ask it for names.
-        modalities: The two single ones; prototypes of FedMPA are made of these and the fused embedding.
+        modalities: The two single ones, in the order of FedMPA's weights.
+        trained: Those the network is trained with, all if None: prototypes of FedMPA are made of their embeddings
+            and of the fused one.
         context: Its key names the noise stream, so that no two different trainings share one.
     """
     options = settings.options(f"stages.{context.name}.strategy")
     named = (*modalities, FUSED)
+    shown = [name for name in named if trained is None or name in (*trained, FUSED)]
     match options:
         case FedProxOptions():
             return FedProx(proximal_weight=options.proximal_weight)
@@ -54,16 +59,18 @@ def build_strategy(
                 **sharing_arguments(settings, (FUSED,), context),
             )
         case FedMPAOptions():
-            return _fedmpa(options, module, sharing_arguments(settings, named, context))
+            return _fedmpa(options, module, named, sharing_arguments(settings, shown, context))
     plain = {"fedbn": lambda: FedBN(batch_norm_names(module)), "local": LocalOnly, "fedavg": FedAvg}
     return plain[options.name]()
 
 
-def _fedmpa(options: FedMPAOptions, module: MultimodalClassifier, sharing: dict[str, Any]) -> FedMPA:
+def _fedmpa(
+    options: FedMPAOptions, module: MultimodalClassifier, named: Sequence[str], sharing: dict[str, Any]
+) -> FedMPA:
     numbers = {name: value for name, value in vars(options).items() if name != "name"}
-    modalities = sharing["modalities"]
     for name in ("pull_weights", "repulsion_weights"):
-        numbers[name] = dict(zip(modalities, numbers[name], strict=True))
+        weights = dict(zip(named, numbers[name], strict=True))
+        numbers[name] = {modality: weights[modality] for modality in sharing["modalities"]}
     return FedMPA(parameters=parameter_names(module), **numbers, **sharing)
 
 

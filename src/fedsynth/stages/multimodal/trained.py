@@ -81,12 +81,12 @@ class TrainedClassifier:
         """Answers under the weights that a client uploaded (or kept) in the chosen round.
 
         Raises:
-            ArtifactError: If these were not kept: strategies without prototypes do not.
+            ArtifactError: If these were not kept: strategies that share all weights and nothing else do not.
         """
         if client not in self._models:
             raise ArtifactError(
                 f"The weights of client {client} were not kept; there are those of {sorted(self._models)}. They "
-                "are kept for strategies that share prototypes and for personal models."
+                "are kept for strategies that share prototypes and for models or layers that stay with clients."
             )
         return self._answers([self._models[client]], split)
 
@@ -94,8 +94,8 @@ class TrainedClassifier:
         logits, embeddings = [], []
         for state in states:
             network = self._records.network()
-            if state is not None:
-                network.load_state_dict(dict(state))
+            if state is not None:  # under FedBN only what differs from the global model
+                network.load_state_dict({**network.state_dict(), **state})
             answer = self._records.answer(network, split)
             logits.append(answer[0])
             embeddings.append(answer[1])

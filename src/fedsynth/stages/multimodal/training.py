@@ -14,7 +14,7 @@ from fedsynth.console import console
 from fedsynth.federated.client import ClientId, Federation
 from fedsynth.federated.progress import FederatedProgressBar
 from fedsynth.federated.sharding import ClientShardedStrategy
-from fedsynth.federated.state import State
+from fedsynth.federated.state import State, clone_state
 from fedsynth.federated.strategies.base import Strategy
 from fedsynth.federated.trainer import FederatedTrainer
 from fedsynth.pipeline.stage import StageContext
@@ -37,7 +37,8 @@ class Trained:
         chosen: The round or epoch whose weights are kept, from 1.
         server: The strategy's state in that round; {} for centralized training.
         models: What each client uploaded or kept in that round, by names within the network; {} unless the
-            strategy shares prototypes or has personal models.
+            strategy shares prototypes or has personal models. Of the latter no client lacks one: who never took
+            part still holds the model that all start from.
     """
 
     history: History
@@ -96,8 +97,12 @@ def train_federated(
         trainer_arguments=arguments,
         callbacks=[FederatedProgressBar(console()), *([best] if best is not None else []), chosen],
     )
+    round_ = put_back(best, history)
     models = {client: within_network(state) for client, state in chosen.models().items()}
-    return Trained(history, "round", put_back(best, history), chosen.kept, models)
+    if not settings.shares_weights:
+        initial = clone_state(module.network, "cpu")  # no weights are averaged, so these never changed
+        models = {client: models.get(client, initial) for client in range(num_clients)}
+    return Trained(history, "round", round_, chosen.server(), models)
 
 
 def train_centralized(

@@ -27,8 +27,9 @@ class SpeechClassifierSettings(TrainingSettings):
         self.check_training(path)
         if self.strategy_name == "fedbn":
             raise ConfigError(
-                f"{path}.strategy must not be fedbn: the network of speech segments has no batch normalization to keep. "
-                "Say strategy fedavg.",
+                f"{path}.strategy.name must not be fedbn: the network of speech segments has no batch normalization to "
+                "keep. "
+                f"Say federated=fedavg, or strategy@{path}.strategy=fedavg for this stage.",
                 key=f"{path}.strategy.name",
             )
         if self.hidden_dim % 2 or self.hidden_dim % self.num_heads:
