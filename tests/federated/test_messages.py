@@ -324,7 +324,9 @@ def test_another_noise_seed_is_other_noise_and_nothing_else(tmp_path) -> None:
         assert float((one[client]["mean/fused"] - other[client]["mean/fused"]).abs().min()) > 0
 
 
-def test_noise_of_a_finished_client_survives_a_checkpoint_and_that_of_the_others_is_the_same(tmp_path) -> None:
+def test_noise_of_a_finished_client_survives_a_checkpoint_and_that_of_the_others_is_the_same(
+    tmp_path,
+) -> None:
     saver = ModelCheckpoint(
         dirpath=tmp_path / "ckpt", save_top_k=-1, every_n_train_steps=7, filename="{step}"
     )
@@ -378,7 +380,9 @@ def test_classes_of_few_records_are_not_sent(tmp_path) -> None:
     )
     updates = Updates()
     fit(tmp_path, fedproto(mechanism=mechanism), callbacks=[updates], max_epochs=1)
-    labels = {client: torch.bincount(loader.dataset.y, minlength=2) for client, loader in make_loaders().items()}
+    labels = {
+        client: torch.bincount(loader.dataset.y, minlength=2) for client, loader in make_loaders().items()
+    }
     assert {u.client: u.message["count/fused"].tolist() for u in updates.all} == {
         client: [n if n >= 10 else 0 for n in count.tolist()] for client, count in labels.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tiny_federations import (
     WITH_PROTOTYPES,
     history,
     of_client,
+    strategy,
     system_settings,
     train_system,
 )
@@ -28,12 +30,15 @@ from fedsynth.errors import BudgetError, ConfigError
 from fedsynth.federated.state import average_states
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.planner import plan_stages
+from fedsynth.pipeline.settings import build_settings
 from fedsynth.pipeline.stage import find_stage
 from fedsynth.prototypes.class_prototypes import ClassPrototypes, pooled_prototypes
 from fedsynth.run import Run
 from fedsynth.run_sources import planner_sources
+from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
 
 ROUNDS = 2
+PATH = "stages.fusion_encoder"
 MODEL = "model.safetensors"
 DIMENSIONS = {"image": 8, "ecg": 8, "fused": 4}
 SHARED = {"fedproto": ["fused"], "fedgpd": ["fused"], "fedmpa": ["ecg", "fused", "image"]}
@@ -86,7 +91,9 @@ def test_traffic_is_the_size_of_what_is_sent(trained: Any, system: str) -> None:
     counts = 2 * 8 * len(SHARED.get(system, []))
     first, second = history(trained(system))
     assert (
-        first["traffic/bytes_up"] == second["traffic/bytes_up"] == pytest.approx(model + means + counts, rel=1e-6)
+        first["traffic/bytes_up"]
+        == second["traffic/bytes_up"]
+        == pytest.approx(model + means + counts, rel=1e-6)
     )
     assert first["traffic/bytes_down"] == pytest.approx(model, rel=1e-6), "there is no bank yet"
     assert second["traffic/bytes_down"] == pytest.approx(model + means, rel=1e-6)
@@ -295,55 +302,102 @@ def test_personal_models_are_refused_where_one_encoder_is_needed(name: str) -> N
     assert "federated=fedavg" in message
 
 
+def test_groups_that_exclude_each_other_are_refused_on_the_command_line() -> None:
+    with pytest.raises(ConfigError, match="dp_sgd needs the strategy fedavg, got fedmpa"):
+        plan("federated=fedmpa", "privacy=dp_sgd")
+    with pytest.raises(ConfigError, match="mechanism must be none unless clients send prototypes"):
+        plan("federated=fedavg", "privacy=dp_prototypes")
+    with pytest.raises(ConfigError, match="covers=training cannot hold with fedmpa"):
+        plan("federated=fedmpa", "privacy=dp_prototypes", "privacy.prototypes.covers=training")
+
+
+@cache
+def planned_encoder(words: tuple[str, ...] = ()) -> dict[str, Any]:
+    return resolved(compose_config(["experiment=feddp_pald", *OVERRIDES, *words]))["stages"]["fusion_encoder"]
+
+
+def build(system: str, words: tuple[str, ...] = (), **changes: Any) -> FusionEncoderSettings:
+    """The settings of the encoder as the planner checks them; ``a__b`` stands for ``a.b``."""
+    known = {field.name for field in fields(FusionEncoderSettings)}
+    values_ = {name: value for name, value in planned_encoder(words).items() if name in known}
+    values_["training"] = "centralized" if system == "centralized" else "federated"
+    values_["strategy"] = strategy("fedavg" if system == "centralized" else system)
+    for path, value in changes.items():
+        name, _, part = path.partition("__")
+        values_[name] = {**values_[name], part: value} if part else value
+    return build_settings(FusionEncoderSettings, values_, PATH)
+
+
+def refused(system: str, words: tuple[str, ...] = (), **changes: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        build(system, words, **changes)
+    return caught.value
+
+
 @pytest.mark.parametrize("name", ["fedprox", "fedproto", "fedgpd", "fedmpa", "local"])
 def test_dp_sgd_is_refused_with_any_strategy_but_fedavg(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"dp_sgd needs the strategy fedavg, got {name}") as caught:
-        plan(f"federated={name}", "privacy=dp_sgd")
-    assert caught.value.key == "stages.fusion_encoder.strategy.name"
+    assert build("fedavg", ("privacy=dp_sgd",))
+    error = refused(name, ("privacy=dp_sgd",))
+    assert error.key == f"{PATH}.strategy.name"
+    assert f"dp_sgd needs the strategy fedavg, got {name}" in str(error)
 
 
 def test_dp_sgd_is_refused_with_class_weights_and_says_where_they_are_set() -> None:
-    with pytest.raises(ConfigError, match=r"Say federated\.class_weighting=none\.") as caught:
-        plan("privacy=dp_sgd", "federated.class_weighting=client")
-    assert caught.value.key == "stages.fusion_encoder.class_weighting"
+    error = refused("fedavg", ("privacy=dp_sgd",), class_weighting="client")
+    assert error.key == f"{PATH}.class_weighting"
+    assert str(error).endswith("Say federated.class_weighting=none.")
 
 
-@pytest.mark.parametrize("words", [["federated=fedavg"], ["federated=centralized"], ["federated=fedprox"]])
-def test_noise_on_prototypes_is_refused_where_there_are_none(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"mechanism must be none unless clients send prototypes") as caught:
-        plan("privacy=dp_prototypes", *words)
-    assert caught.value.key == "stages.fusion_encoder.prototype_privacy.mechanism"
+@pytest.mark.parametrize("system", ["fedavg", "centralized", "fedprox", "fedbn", "local"])
+def test_noise_on_prototypes_is_refused_where_there_are_none(system: str) -> None:
+    error = refused(system, prototype_privacy=NOISE)
+    assert error.key == f"{PATH}.prototype_privacy.mechanism"
+    assert "must be none unless clients send prototypes, got gaussian" in str(error)
 
 
-def test_noise_cannot_cover_training_whose_weights_are_sent() -> None:
-    words = ["federated=fedmpa", "privacy=dp_prototypes"]
-    assert plan(*words)
-    with pytest.raises(ConfigError, match="covers=training cannot hold with fedmpa") as caught:
-        plan(*words, "privacy.prototypes.covers=training")
-    assert caught.value.key == "stages.fusion_encoder.prototype_privacy.covers"
+@pytest.mark.parametrize("system", ["fedgpd", "fedmpa"])
+def test_noise_cannot_cover_training_whose_weights_are_sent(system: str) -> None:
+    assert build(system, prototype_privacy=NOISE)
+    assert build("fedproto", prototype_privacy={**NOISE, "covers": "training"})
+    error = refused(system, prototype_privacy={**NOISE, "covers": "training"})
+    assert error.key == f"{PATH}.prototype_privacy.covers"
+    assert f"covers=training cannot hold with {system}" in str(error)
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("changes", "key"),
     [
-        (["federated=fedmpa", "federated.strategy.pull_weights=[0.1,0.1]"], "strategy.pull_weights"),
-        (["federated=fedmpa", "federated.strategy.repulsion_weights=[1]"], "strategy.repulsion_weights"),
-        (["federated=fedmpa", "federated.strategy.server_momentum=1"], "strategy.server_momentum"),
-        (["federated=fedmpa", "+federated.strategy.momentum=0.9"], "strategy.momentum"),
-        (["federated.strategy.name=fedsum"], "strategy.name"),
-        (["federated.strategy.name=[fedavg]"], "strategy.name"),
-        (["federated.class_weighting=global"], "class_weighting"),
-        (["federated=fedmpa", "privacy=dp_prototypes", "privacy.epsilon=0"], "prototype_privacy.epsilon"),
-        (["federated=fedmpa", "privacy.prototypes.epsilon=1e7"], "prototype_privacy.epsilon"),
-        (["federated=fedmpa", "privacy.prototypes.clip_radius=0"], "prototype_privacy.clip_radius"),
-        (["federated=fedmpa", "privacy.prototypes.min_class_records=0"], "prototype_privacy.min_class_records"),
-        (["federated=fedmpa", "privacy.prototypes.covers=all"], "prototype_privacy.covers"),
+        ({"strategy__pull_weights": [0.1, 0.1]}, "strategy.pull_weights"),
+        ({"strategy__repulsion_weights": [1]}, "strategy.repulsion_weights"),
+        ({"strategy__server_momentum": 1}, "strategy.server_momentum"),
+        ({"strategy__name": "fedsum"}, "strategy.name"),
+        ({"strategy__name": ["fedavg"]}, "strategy.name"),
+        ({"class_weighting": "global"}, "class_weighting"),
+        ({"prototype_privacy__mechanism": "laplace"}, "prototype_privacy.mechanism"),
+        ({"prototype_privacy__epsilon": 0}, "prototype_privacy.epsilon"),
+        ({"prototype_privacy__epsilon": 1e7}, "prototype_privacy.epsilon"),
+        ({"prototype_privacy__delta": 1.0}, "prototype_privacy.delta"),
+        ({"prototype_privacy__clip_radius": 0}, "prototype_privacy.clip_radius"),
+        ({"prototype_privacy__min_class_records": 0}, "prototype_privacy.min_class_records"),
+        ({"prototype_privacy__covers": "all"}, "prototype_privacy.covers"),
     ],
+)
+def test_what_cannot_be_is_refused_under_its_key_with_the_value_got(
+    changes: dict[str, Any], key: str
+) -> None:
+    error = refused("fedmpa", **changes)
+    (value,) = changes.values()
+    assert error.key == f"{PATH}.{key}"
+    assert str(error).startswith(f"{PATH}.{key} must ")
+    assert (f"{value:g}" if isinstance(value, float) else str(value)) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"strategy__momentum": 0.9}, "strategy.momentum"), ({"prototype_privacy__sigma": 1}, "prototype_privacy.sigma")],
 )  # fmt: skip
-def test_what_a_strategy_cannot_do_is_refused_under_its_key(words: list[str], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        plan(*words)
-    assert f"stages.fusion_encoder.{key}" in str(caught.value)
+def test_an_unknown_number_of_a_strategy_is_refused(changes: dict[str, Any], key: str) -> None:
+    assert str(refused("fedmpa", **changes)).startswith(f"{PATH}.{key} is not a known key.")
 
 
 def test_a_budget_counts_what_noisy_prototypes_cost() -> None:

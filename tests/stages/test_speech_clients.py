@@ -121,7 +121,7 @@ def test_warnings_are_kept_in_the_report(corpus: Path, tmp_path: Path) -> None:
     clients, _ = made(tmp_path / "a", source(corpus))
     assert [line.split(":")[0] for line in clients.report["warnings"]] == [
         "extra participant folder, in no split",
-        "transcript rows without words, left out",
+        "transcript rows left out (no words, or behind the audio)",
     ]
 
 

@@ -148,8 +148,8 @@ BREAKS: dict[str, tuple[Break, str]] = {
         r"duplicated row: 311 \(transcript: line 6: 0 to 0\.8 s\)",
     ),
     "outside the audio": (
-        lambda r: add_line(transcript(r, 600), "7,9,words,0.9"),
-        r"transcript time outside the audio: 600 \(an utterance from 7 to 9 s, audio of 4 s\)",
+        lambda r: change(transcript(r, 600), lambda t: t.replace("2,2.8", "12,12.8").replace("3,3.8", "13,13.8")),
+        r"transcript of another audio: 600 \(2 of 4 utterances begin behind the audio of 4 s\)",
     ),
     "bytes": (
         lambda r: transcript(r, 600).write_bytes(b"Start_Time,End_Time,Text\n0,1,\xff\xfe\n"),
@@ -219,7 +219,7 @@ def test_an_extra_folder_and_blank_rows_are_warnings(corpus: Path) -> None:
     add_line(transcript(corpus, 301), "3.9,4.0,  ,0.9")
     warnings = "\n".join(check_corpus(corpus, audio_features=("egemaps",)).warnings)
     assert "extra participant folder, in no split: 999 (999_P)" in warnings
-    assert "transcript rows without words, left out: 301 (1 rows)" in warnings
+    assert "transcript rows left out (no words, or behind the audio): 301 (1 rows)" in warnings
 
 
 def test_an_excluded_participant_may_be_broken(corpus: Path) -> None:

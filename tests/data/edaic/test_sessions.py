@@ -30,20 +30,24 @@ def test_utterances_are_in_order_of_time_and_keep_commas(corpus: Path) -> None:
     assert blank == 1
 
 
-def test_an_end_just_behind_the_audio_is_tolerated(corpus: Path) -> None:
-    change(transcript(corpus, 301), lambda text: text.replace("3.8", "4.9"))
+def test_utterances_behind_the_last_frame_are_left_out_and_counted(corpus: Path) -> None:
+    change(transcript(corpus, 301), lambda text: text.replace("3.8", "9.9") + "4.0,4.1,well,0.9\n")
     problems = Problems()
     session = read_session(find_layout(corpus), 301, "egemaps", problems)
     assert problems.faults == {}
     assert session is not None
     assert session.frames.shape == (400, 23)
+    assert [utterance.text for utterance in session.utterances] == list(LINES)
+    assert session.left_out_rows == 1
 
 
-def test_a_start_behind_the_last_frame_is_not(corpus: Path) -> None:
-    change(transcript(corpus, 301), lambda text: text + "4.0,4.1,well,0.9\n")
+def test_a_transcript_that_lies_behind_its_audio_is_a_fault(corpus: Path) -> None:
+    change(transcript(corpus, 301), lambda text: text + "7,9,words,0.9\n8,9,more,0.9\n")
     problems = Problems()
     assert read_session(find_layout(corpus), 301, "egemaps", problems) is None
-    assert list(problems.faults) == ["transcript time outside the audio"]
+    assert problems.faults == {
+        "transcript of another audio": ["301 (2 of 6 utterances begin behind the audio of 4 s)"]
+    }
 
 
 def test_a_reader_alone_names_file_and_fault(corpus: Path) -> None:

@@ -48,7 +48,7 @@ def check_corpus(
     Raises:
         DataError: One for all faults, grouped by kind, with the participants: missing tables, columns, folders
             or files, participants in two splits, values that are no labels, duplicated rows, wrong delimiters;
-            and from the contents empty transcripts, values that are no finite numbers, times outside the audio.
+            and from the contents empty transcripts, values that are no finite numbers, a transcript of another audio.
     """
     problems = Problems()
     layout = find_layout(root)
@@ -64,7 +64,7 @@ def check_corpus(
             for kind in audio_features:
                 session = read_session(layout, number, kind, problems)
                 if session is not None:
-                    warn_of_blank_rows(problems, number, session.blank_rows)
+                    warn_of_left_out_rows(problems, number, session.left_out_rows)
     problems.raise_if_any(layout.root, REMEDY)
     return CorpusReport(layout, participants, tuple(problems.warning_lines()))
 
@@ -98,10 +98,12 @@ def readable_participants(
     return [number for number in participants if _complete(layout, number, (audio_features,))]
 
 
-def warn_of_blank_rows(problems: Problems, number: int, blank_rows: int) -> None:
-    """Say that a transcript has rows without words, if it has."""
-    if blank_rows:
-        problems.warn("transcript rows without words, left out", number, f"{blank_rows} rows")
+def warn_of_left_out_rows(problems: Problems, number: int, left_out_rows: int) -> None:
+    """Say that rows of a transcript are not used, if there are any."""
+    if left_out_rows:
+        problems.warn(
+            "transcript rows left out (no words, or behind the audio)", number, f"{left_out_rows} rows"
+        )
 
 
 def _complete(layout: CorpusLayout, number: int, audio_features: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ from fedsynth.data import text_encoders
 from fedsynth.data.edaic import layout as layout_module
 from fedsynth.data.edaic import segments as segments_module
 from fedsynth.data.edaic import sessions as sessions_module
-from fedsynth.data.edaic.check import warn_of_blank_rows
+from fedsynth.data.edaic.check import warn_of_left_out_rows
 from fedsynth.data.edaic.layout import CorpusLayout
 from fedsynth.data.edaic.problems import Problems
 from fedsynth.data.edaic.segment_cache import SegmentCache
@@ -76,15 +76,15 @@ def read_segments(
                 cache.store(name, *made)
         if made is None:
             continue
-        found[number], blank_rows = made
-        warn_of_blank_rows(problems, number, blank_rows)
+        found[number], left_out_rows = made
+        warn_of_left_out_rows(problems, number, left_out_rows)
     return found
 
 
 def _segments(
     layout: CorpusLayout, number: int, settings: FeatureSettings, encoder: TextEncoder, problems: Problems
 ) -> tuple[list[Segment], int] | None:
-    """The segments of one participant and the number of transcript rows without words; None with a fault."""
+    """The segments of one participant and the number of transcript rows left out; None with a fault."""
     session = read_session(layout, number, settings.audio_features, problems)
     if session is None:
         return None
@@ -100,7 +100,7 @@ def _segments(
     except DataError as error:
         problems.add("session that cannot be cut into segments", number, str(error))
         return None
-    return segments, session.blank_rows
+    return segments, session.left_out_rows
 
 
 def _recipe(settings: FeatureSettings, encoder: TextEncoder) -> str:

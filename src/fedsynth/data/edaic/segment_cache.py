@@ -40,17 +40,17 @@ class SegmentCache:
                 digest = (file.metadata() or {}).get("sha256")
             if digest != _digest(tensors):
                 raise ValueError("its digest differs")
-            return _unpacked(tensors), int(tensors["blank_rows"])
+            return _unpacked(tensors), int(tensors["left_out_rows"])
         except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
             logger.warning("%s is damaged (%s): the corpus files are parsed again.", path, error)
             return None
 
-    def store(self, name: str, segments: Sequence[Segment], blank_rows: int) -> None:
+    def store(self, name: str, segments: Sequence[Segment], left_out_rows: int) -> None:
         """Keep segments of one participant; a disk that cannot take them is reported, not an error."""
         path = self._path(name)
         if path is None:
             return
-        tensors = {**_packed(segments), "blank_rows": torch.tensor(blank_rows)}
+        tensors = {**_packed(segments), "left_out_rows": torch.tensor(left_out_rows)}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=".segments-", dir=path.parent)

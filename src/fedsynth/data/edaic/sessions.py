@@ -18,8 +18,10 @@ from fedsynth.data.edaic.problems import Fault, Problems
 from fedsynth.errors import ConfigError
 
 TRANSCRIPT_COLUMNS = ("Start_Time", "End_Time", "Text")
-#: How far, in seconds, a transcript may run over the last frame, and frame times may drift from 10 ms steps.
+#: How far, in seconds, frame times may drift from 10 ms steps.
 TIME_TOLERANCE = 1.0
+#: Share of utterances that may begin behind the audio and are left out; more, and the two files do not belong together.
+LATE_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Session:
     """One row per 10 ms, as openSMILE wrote them."""
     utterances: tuple[Utterance, ...]
     """In order of time; at least one."""
-    blank_rows: int = 0
-    """Rows of the transcript without words, which are left out."""
+    left_out_rows: int = 0
+    """Rows of the transcript without words, or that begin behind the last frame."""
 
 
 def read_opensmile(path: Path, kind: str) -> Float32[Tensor, "frames descriptor"]:
@@ -116,14 +118,15 @@ def read_session(
         problems.add(fault.kind, participant, f"transcript: {fault.detail}")
     if frames is None or transcript is None:
         return None
-    utterances, blank = transcript
-    seconds, last = len(frames) * FRAME_SECONDS, max(utterance.end for utterance in utterances)
-    begins_behind = round(utterances[-1].start / FRAME_SECONDS) >= len(frames)
-    if last > seconds + TIME_TOLERANCE or begins_behind:
-        detail = f"an utterance from {utterances[-1].start:g} to {last:g} s, audio of {seconds:g} s"
-        problems.add("transcript time outside the audio", participant, detail)
+    utterances, left_out = transcript
+    # fidelity: late-utterances
+    kept = tuple(each for each in utterances if round(each.start / FRAME_SECONDS) < len(frames))
+    late = len(utterances) - len(kept)
+    if late > LATE_SHARE * len(utterances):
+        detail = f"{late} of {len(utterances)} utterances begin behind the audio of {len(frames) * FRAME_SECONDS:g} s"
+        problems.add("transcript of another audio", participant, detail)
         return None
-    return Session(frames, tuple(utterances), blank)
+    return Session(frames, kept, left_out + late)
 
 
 def _opensmile_header(path: Path, columns: int) -> list[str]:

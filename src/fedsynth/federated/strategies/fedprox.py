@@ -33,6 +33,8 @@ class FedProx(FedAvg):
         self, loss: Tensor, module: nn.Module, global_state: Mapping[str, Tensor], step: Mapping[str, Any]
     ) -> Tensor:
         """The task's loss plus (μ/2) ‖θ - θ_t‖²."""
+        if self.proximal_weight == 0:  # a gradient of zero is not none: AdamW would move unused parameters
+            return loss
         return loss + self.proximal_weight / 2 * squared_distance(module, global_state)
 
 
