@@ -82,8 +82,10 @@ def pull_loss(
         InvalidTensorError: For inconsistent shapes or labels out of range.
     """
     # fidelity: pull-mean
-    rows, target = _own_class(embedding, label, prototype, known, present)
-    return (rows - target).square().sum() / max(len(rows), 1)
+    embedding, target, counted = _own_class(embedding, label, prototype, known, present)
+    # Choosing, unlike multiplying by a mask, keeps NaN of records that do not count out of value and gradient.
+    difference = torch.where(counted.unsqueeze(1), embedding - target, 0.0)
+    return difference.square().sum() / counted.sum().clamp_min(1)
 
 
 def repulsion_loss(
@@ -127,16 +129,17 @@ def repulsion_loss(
     embedding, prototype = _check_inputs(embedding, label, prototype, known, present)
     # Which prototypes are a record's wrong ones, [b, class].
     wrong = known & (label.unsqueeze(1) != torch.arange(len(prototype), device=label.device))
-    counted = wrong.any(dim=1) if present is None else wrong.any(dim=1) & present
-    rows, wrong = embedding[counted], wrong[counted]
+    if present is not None:
+        wrong = wrong & present.unsqueeze(1)
+    counted = wrong.any(dim=1)
+    rows = torch.where(counted.unsqueeze(1), embedding, 0.0)
     # fidelity: repulsion-form
     if form == "hinge":
-        squared = _squared_distances(_unit(rows), _unit(prototype))
-        closeness = (margin - _root(squared)).clamp_min(0).square()
+        closeness = (margin - _distances(_unit(rows), _unit(prototype))).clamp_min(0).square()
     else:
-        squared = _squared_distances(rows, prototype)
+        squared = _distances(rows, prototype).square()
         closeness = 1 / (1 + squared) if form == "inverse" else torch.exp(-squared)
-    return torch.where(wrong, closeness, 0.0).sum() / max(len(rows), 1)
+    return torch.where(wrong, closeness, 0.0).sum() / counted.sum().clamp_min(1)
 
 
 def distillation_loss(
@@ -159,39 +162,34 @@ def distillation_loss(
     """
     _check_positive("temperature", temperature, "FedGPD uses 2.0.")
     # fidelity: distillation-unit
-    rows, target = _own_class(embedding, label, prototype, known, present)
+    embedding, target, counted = _own_class(embedding, label, prototype, known, present)
+    rows = torch.where(counted.unsqueeze(1), embedding, 0.0)
     log_share = F.log_softmax(rows / temperature, dim=1)
-    return -(F.softmax(target / temperature, dim=1) * log_share).sum() / max(len(rows), 1)
+    entropy = -(F.softmax(target / temperature, dim=1) * log_share).sum(dim=1)
+    return torch.where(counted, entropy, 0.0).sum() / counted.sum().clamp_min(1)
 
 
 def _own_class(
     embedding: Tensor, label: Tensor, prototype: Tensor, known: Tensor, present: Tensor | None
-) -> tuple[Float[Tensor, "counted dim"], Float[Tensor, "counted dim"]]:
-    """Embeddings of the records that count, and the prototype of the class of each."""
+) -> tuple[Float[Tensor, "b dim"], Float[Tensor, "b dim"], Bool[Tensor, " b"]]:
+    """Embeddings, the prototype of the class of each, and which records count."""
     embedding, prototype = _check_inputs(embedding, label, prototype, known, present)
     counted = known[label] if present is None else known[label] & present
-    # Selecting, unlike multiplying by a mask, keeps NaN of the others out of value and gradient.
-    return embedding[counted], prototype[label[counted]]
+    return embedding, prototype[label], counted
 
 
-def _squared_distances(
+def _distances(
     rows: Float[Tensor, "b dim"], prototype: Float[Tensor, "class dim"]
 ) -> Float[Tensor, "b class"]:
+    """‖z_i - P_c‖, with derivative 0 where it is 0 (so does torch)."""
     # Differences, not ‖a‖² + ‖b‖² - 2ab: nothing cancels next to a prototype.
-    return (rows.unsqueeze(1) - prototype).square().sum(dim=-1)
-
-
-def _root(squared: Tensor) -> Tensor:
-    """√x with derivative 0 at 0, where that of the square root is infinite."""
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
+    return torch.linalg.vector_norm(rows.unsqueeze(1) - prototype, dim=-1)
 
 
 def _unit(vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
     """Vectors of length 1; a zero vector stays zero, with derivative 0."""
-    length = _root(vectors.square().sum(dim=1, keepdim=True))
-    has_direction = length > 0
-    return torch.where(has_direction, vectors / torch.where(has_direction, length, 1.0), 0.0)
+    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / torch.where(length > 0, length, math.inf)
 
 
 def _check_inputs(

@@ -120,10 +120,11 @@ def check_labels(label: Int64[Tensor, " b"], num_classes: int) -> None:
     Raises:
         InvalidTensorError: With the range found.
     """
-    if label.numel() and not (int(label.min()) >= 0 and int(label.max()) < num_classes):
-        raise InvalidTensorError(
-            f"label must lie in [0, {num_classes}), got values from {int(label.min())} to {int(label.max())}."
-        )
+    if label.numel() == 0:
+        return
+    low, high = (int(end) for end in label.aminmax())
+    if low < 0 or high >= num_classes:
+        raise InvalidTensorError(f"label must lie in [0, {num_classes}), got values from {low} to {high}.")
 
 
 def check_present(present: object, num_records: int, name: str = "present") -> None:

@@ -22,7 +22,7 @@ from fedsynth.pipeline.stage import StageContext
 from fedsynth.privacy import LedgerEntry
 from fedsynth.privacy.dp_sgd import ClientNoise, PoissonSchedule, calibrate, dp_sgd_ledger_entry
 from fedsynth.seeding import derive_seed, generator
-from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData, _tensors
+from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.fusion_encoder.per_record import per_record_view
 from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings
@@ -145,10 +145,10 @@ class PrivateClientsData(PairedClientsData):
         super().__init__(pairs, batch_size=largest, seed=training.seed)
         self.training = training
 
-    def _loader(self, chosen: Tensor, name: int | str) -> Any:
+    def client_loader(self, records: Mapping[str, Tensor], name: int | str) -> Any:
         schedule = self.training.noises[int(name)].schedule
         return poisson_loader(
-            _tensors(self.pairs.train, chosen),
+            records,
             sample_rate=schedule.sample_rate,
             num_batches=schedule.steps_per_epoch,
             seed=derive_seed(self.seed, "batches", name),

@@ -10,6 +10,12 @@ from fedsynth.errors import ConfigError
 from fedsynth.federated.strategies.options import PROTOTYPE_STRATEGIES
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.multimodal.supplier_checks import (
+    CLASSIFIER_SUPPLIERS,
+    check_arm_name,
+    check_same_clients,
+    strategy_name,
+)
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,7 @@ class PrivacyPerformanceSettings:
     num_bootstrap: int = setting(minimum=1)
 
     def check(self, path: str) -> None:
-        if not self.arm or "/" in self.arm:
-            raise ConfigError(f"{path}.arm must be a name without '/', got {self.arm!r}.", key=f"{path}.arm")
+        check_arm_name(self.arm, path)
         names = self.margin_modalities
         if names is not None and (not names or len(set(names)) < len(names)):
             raise ConfigError(
@@ -40,20 +45,10 @@ class PrivacyPerformanceSettings:
             )
 
 
-def strategy_name(settings: Any) -> str:
-    """The federated strategy that a planned classifier is trained by; ``centralized`` for pooled records."""
-    return "centralized" if settings.training == "centralized" else str(settings.strategy["name"])
-
-
 def _check_suppliers(settings: PrivacyPerformanceSettings, suppliers: Mapping[str, Any], path: str) -> None:
     """Prototypes can decide only where the server has some, and records must be those of the training."""
-    encoder, clients = suppliers["encoder"], suppliers["clients"]
-    if encoder.inputs["clients"] != clients.name:
-        raise ConfigError(
-            f"{path}.inputs.clients must be {encoder.inputs['clients']}, the records {encoder.name} is trained on, "
-            f"got {clients.name}.",
-            key=f"{path}.inputs.clients",
-        )
+    check_same_clients(suppliers, path)
+    encoder = suppliers["encoder"]
     strategy = strategy_name(encoder.settings)
     if settings.inference != "softmax" and strategy not in PROTOTYPE_STRATEGIES:
         raise ConfigError(
@@ -69,10 +64,7 @@ STAGE = Stage(
     runs="fedsynth.stages.privacy_performance.run:run",
     side=Side.AUDITOR,
     roles=("clients", "encoder"),
-    accepts={
-        "clients": ("clients", "speech_clients"),
-        "encoder": ("fusion_encoder", "speech_classifier"),
-    },
+    accepts=CLASSIFIER_SUPPLIERS,
     yields=always(Sensitivity.PRIVATE),
     uncovered=lambda settings: ("test metrics and attack AUROCs: computed on private records",),
     check_suppliers=_check_suppliers,

@@ -10,7 +10,12 @@ from fedsynth.errors import ConfigError
 from fedsynth.federated.strategies.options import PROTOTYPE_STRATEGIES
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
-from fedsynth.stages.privacy_performance.spec import strategy_name
+from fedsynth.stages.multimodal.supplier_checks import (
+    CLASSIFIER_SUPPLIERS,
+    check_arm_name,
+    check_same_clients,
+    strategy_name,
+)
 
 
 @dataclass(frozen=True)
@@ -20,19 +25,13 @@ class PrototypeAttackSettings:
     num_bootstrap: int = setting(minimum=1)
 
     def check(self, path: str) -> None:
-        if not self.arm or "/" in self.arm:
-            raise ConfigError(f"{path}.arm must be a name without '/', got {self.arm!r}.", key=f"{path}.arm")
+        check_arm_name(self.arm, path)
 
 
 def _check_suppliers(settings: PrototypeAttackSettings, suppliers: Mapping[str, Any], path: str) -> None:
     """There must be prototypes, and the records must be those of the training."""
-    encoder, clients = suppliers["encoder"], suppliers["clients"]
-    if encoder.inputs["clients"] != clients.name:
-        raise ConfigError(
-            f"{path}.inputs.clients must be {encoder.inputs['clients']}, the records {encoder.name} is trained on, "
-            f"got {clients.name}.",
-            key=f"{path}.inputs.clients",
-        )
+    check_same_clients(suppliers, path)
+    encoder = suppliers["encoder"]
     strategy = strategy_name(encoder.settings)
     if strategy not in PROTOTYPE_STRATEGIES:
         raise ConfigError(
@@ -48,10 +47,7 @@ STAGE = Stage(
     runs="fedsynth.stages.prototype_attack.run:run",
     side=Side.AUDITOR,
     roles=("clients", "encoder"),
-    accepts={
-        "clients": ("clients", "speech_clients"),
-        "encoder": ("fusion_encoder", "speech_classifier"),
-    },
+    accepts=CLASSIFIER_SUPPLIERS,
     yields=always(Sensitivity.PRIVATE),
     uncovered=lambda settings: ("attack AUROCs and attribution rates: computed on private records",),
     check_suppliers=_check_suppliers,
