@@ -190,7 +190,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", type=int, default=1200, help="training records over all clients, about")
-    parser.add_argument("--rounds", type=int, default=8, help="pairs of rounds measured, after one to warm up")
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="pairs of rounds measured, after one to warm up"
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--local-epochs", type=int, nargs="+", default=[5, 3])
     options = parser.parse_args()

@@ -368,7 +368,7 @@ def test_noise_cannot_cover_training_whose_weights_are_sent(system: str) -> None
     ("changes", "key"),
     [
         ({"strategy__pull_weights": [0.1, 0.1]}, "strategy.pull_weights"),
-        ({"strategy__repulsion_weights": [1]}, "strategy.repulsion_weights"),
+        ({"strategy__repulsion_weights": [1.0]}, "strategy.repulsion_weights"),
         ({"strategy__server_momentum": 1}, "strategy.server_momentum"),
         ({"strategy__name": "fedsum"}, "strategy.name"),
         ({"strategy__name": ["fedavg"]}, "strategy.name"),

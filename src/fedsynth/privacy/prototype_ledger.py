@@ -21,11 +21,7 @@ _COVERED = {
     "training": "noisy class means of clipped embeddings, per client and modality, in all rounds, and the training "
     "of the encoders as far as it shows in them",
 }
-_NOT_COVERED = (
-    "the number of records of each client and class",
-    "validation records, used to choose the round, thresholds or the clipping radius",
-)
-_ENCODERS = "the encoders behind the prototypes: they were trained on the same records without noise"
+ENCODERS = "the encoders behind the prototypes: they were trained on the same records without noise"
 _SEVERAL = "a person who contributes several records of a class (the unit is one record)"
 
 
@@ -54,7 +50,7 @@ def prototype_ledger_entry(
             f"client has {max(counts, default=0)} records. Lower it, or take fewer clients."
         )
     num_releases = len(kept) * mechanism.num_rounds * mechanism.num_modalities
-    not_covered = (*published, *_NOT_COVERED, *_gaps(mechanism))
+    not_covered = (*published, *_gaps(mechanism))
     if not mechanism.is_private:
         exact = f"{_COVERED['means']}; clipped, without noise"
         return LedgerEntry.without_guarantee(
@@ -91,4 +87,4 @@ def _gaps(mechanism: PrototypeMechanism) -> tuple[str, ...]:
     """Under ``training`` the sensitivity is that of any exchange, however many records it touches."""
     if mechanism.covers == "training":
         return ()
-    return (_ENCODERS,) if mechanism.records_per_person > 1 else (_ENCODERS, _SEVERAL)
+    return (ENCODERS,) if mechanism.records_per_person > 1 else (ENCODERS, _SEVERAL)

@@ -75,12 +75,19 @@ def privacy_section(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
+def _is_secure(settings: Mapping[str, Any]) -> bool:
+    """Whether the noise on prototypes, or else that of the stage's own mechanism, came from the operating system."""
+    prototypes = settings.get("prototype_privacy") or {}
+    mechanism = prototypes if prototypes.get("mechanism") == "gaussian" else settings
+    return bool(mechanism.get("secure_noise"))
+
+
 def _noise_source(run: Run, stages: Sequence[str]) -> str:
     """Whether somebody can draw the noise again."""
     secure = [
         name
         for name in stages
-        if name in run.stages and (run.stages[name].manifest or {}).get("settings", {}).get("secure_noise")
+        if name in run.stages and _is_secure((run.stages[name].manifest or {}).get("settings", {}))
     ]
     names = ", ".join(f"`{name}`" for name in secure)
     text = (

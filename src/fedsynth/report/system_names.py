@@ -18,12 +18,17 @@ PAPER_SYSTEMS = {
     "fedmpa": "FedMPA",
 }
 #: Controls that the paper does not have.
-CONTROL_SYSTEMS = {"local": "local-only", "fedavg_weighted": "FedAvg, class-weighted loss"}
+CONTROL_SYSTEMS = {
+    "local": "local-only",
+    "fedavg_weighted": "FedAvg, class-weighted loss",
+    "fedavg_momentum": "FedAvg, class-weighted loss, server momentum",
+}
 #: FedMPA with one part changed, in the order of the table.
 ABLATIONS = {
     "fedmpa_no_repulsion": "no repulsion",
     "fedmpa_no_pull": "no prototype pull",
-    "fedmpa_plain_cross_entropy": "plain cross-entropy",
+    "fedmpa_plain_cross_entropy": "no class weights",
+    "fedmpa_cross_entropy_only": "plain cross-entropy alone",
     "fedmpa_softmax_only": "softmax-only inference",
     "fedmpa_fedavg_weights": "clients weighted by records",
     "fedmpa_no_momentum": "no server momentum",

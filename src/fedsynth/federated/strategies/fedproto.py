@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class FedProto(PrototypeSharing, PersonalModels):
-    """Prototypes only: every client keeps its model and is pulled to the global prototypes, loss + λ ‖z - P_y‖².
+    """Prototypes only: every client keeps its model and is pulled to the global prototypes.
 
-    No weights are averaged. The bank is the pooled mean of the last round.
+    The loss of a client is that of its task plus λ ‖z - P_y‖² / d, for an embedding of d numbers. No weights are
+    averaged. The bank is the pooled mean of the last round.
 
     Args:
         pull_weight: λ ≥ 0; with 0 the clients train alone.
@@ -42,7 +43,9 @@ class FedProto(PrototypeSharing, PersonalModels):
         """The task's loss plus λ times the pull to the global prototype of each record's class."""
         for modality in self.modalities:
             if (aligned := self.aligned(step, modality)) is not None:
-                loss = loss + self.pull_weight * pull_loss(**aligned)
+                # The published λ goes with the mean over dimensions.   fidelity: fedproto-weight
+                scale = self.pull_weight / aligned["embedding"].shape[1]
+                loss = loss + scale * pull_loss(**aligned)
         return loss
 
     def aggregate(

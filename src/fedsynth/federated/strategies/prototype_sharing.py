@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from fedsynth.federated.strategies.base import Strategy
 from fedsynth.prototypes.class_prototypes import (
     ClassPrototypes,
     PrototypeSums,
+    Weighting,
     pooled_prototypes,
     update_bank,
 )
@@ -21,8 +22,6 @@ from fedsynth.seeding import generator
 if TYPE_CHECKING:
     from fedsynth.federated.client import ClientId, ClientUpdate
     from fedsynth.privacy.prototype_release import PrototypeMechanism
-
-Weighting = Literal["count", "uniform"]
 
 
 class PrototypeSharing(Strategy):

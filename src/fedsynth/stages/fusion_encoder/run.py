@@ -12,7 +12,7 @@ from fedsynth.pipeline.stage import Outcome, StageContext
 from fedsynth.seeding import derive_seed
 from fedsynth.stages.fusion_encoder.evaluation import client_metrics, evaluate
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
-from fedsynth.stages.fusion_encoder.network import network_numbers
+from fedsynth.stages.fusion_encoder.network import MODALITIES, network_numbers
 from fedsynth.stages.fusion_encoder.private_training import PrivateFusionEncoder, plan_private_training
 from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings, uncovered
 from fedsynth.stages.fusion_encoder.training import num_models, train
@@ -40,6 +40,10 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
         module.training_plan = private
     if "xray_encoder" in inputs:
         module.network.image_encoder.load_state_dict(inputs["xray_encoder"].load("encoder.safetensors"))
+    if private is None:
+        entries = training_ledger(settings, MODALITIES, context, pairs.train)
+    else:
+        entries = [private.ledger_entry(context.name, uncovered(settings))]
     trained = train(module, pairs, settings, context, seed=seed)
     if context.rank != 0:
         return Outcome()
@@ -52,10 +56,6 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
     if settings.has_global_model:
         outcome = evaluate(network, pairs, settings, context)
         metrics, notes = outcome.metrics + metrics, {**notes, **outcome.notes}
-    if private is None:
-        entries = training_ledger(settings, trained, context, pairs.train)
-    else:
-        entries = [private.ledger_entry(context.name, uncovered(settings))]
     return Outcome(metrics=metrics, ledger=[entry.to_record() for entry in entries], notes=notes)
 
 

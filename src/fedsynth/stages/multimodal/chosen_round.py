@@ -14,6 +14,7 @@ from fedsynth.federated.strategies.base import Strategy
 from fedsynth.stages.training import BestWeights
 
 
+# fidelity: round-choice
 class ChosenRound(Callback):
     """Keeps the strategy's state and the clients' models of the best round; part of the checkpoint.
 
@@ -39,7 +40,7 @@ class ChosenRound(Callback):
             self.sent = {update.client: update.state for update in updates}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.sanity_checking or (self.best is not None and self.best.epoch != trainer.current_epoch):
+        if trainer.sanity_checking or self.best is None or self.best.epoch != trainer.current_epoch:
             return
         self.kept, self.kept_models = self.strategy.state_dict(), self.sent
 

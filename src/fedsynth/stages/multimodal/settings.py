@@ -14,6 +14,7 @@ from fedsynth.federated.strategies.options import (
     strategy_options,
 )
 from fedsynth.pipeline.settings import build_settings, setting
+from fedsynth.privacy.prototype_ledger import CLIENT_WEIGHTS
 from fedsynth.privacy.prototype_release import LARGEST_EPSILON
 
 CLIP_RADIUS_REMEDY = "In units of the embeddings; public, so choose it before looking at the clients."
@@ -110,10 +111,16 @@ class TrainingSettings:
                 "their weights as well. Say covers=means, which takes the encoders as given, or federated=fedproto.",
                 key=f"{path}.prototype_privacy.covers",
             )
+        if privacy.mechanism == "gaussian" and privacy.covers == "training" and self.checkpoint == "best":
+            raise ConfigError(
+                f"{path}.checkpoint must be last with prototype_privacy.covers=training, got best: to choose a round by "
+                "the clients' own models is not covered. Say federated.checkpoint=last.",
+                key=f"{path}.checkpoint",
+            )
 
 
 def training_price(settings: TrainingSettings) -> tuple[float, float] | None:
-    """(ε, δ) of what clients send; None for local training, where nothing of a record leaves them.
+    """(ε, δ) of what clients send; None for local training, where no model leaves them.
 
     Finite only where nothing but noisy prototypes leaves them and the noise covers the encoders' training too.
     """
@@ -125,9 +132,9 @@ def training_price(settings: TrainingSettings) -> tuple[float, float] | None:
     return math.inf, 0.0
 
 
-WEIGHTS = "FedAvg updates: every client's weights and normalization statistics, in every round"
 RECORDS = "the number of records of each client, used as FedAvg weights"
 LOSS = "the mean training loss of each client, in every round"
+VALIDATION = "validation loss, AUROC and UAR of the clients' own models, in every round"
 PROTOTYPES = "the mean embedding of every class and modality of each client, in every round"
 COUNTS = "the number of records of each class of each client, sent with its prototypes"
 POOLED = ("all training records: they are pooled at one place, as no federation would",)
@@ -139,10 +146,10 @@ def published_in_training(settings: TrainingSettings) -> tuple[str, ...]:
         return POOLED
     sent = []
     if settings.shares_weights:
-        sent += [WEIGHTS, RECORDS]
+        sent += [CLIENT_WEIGHTS, RECORDS]
     if settings.shares_prototypes:
-        sent += [] if settings.protects_prototypes else [PROTOTYPES, COUNTS]  # else the mechanism names them
-    return (*sent, LOSS)
+        sent += [COUNTS] if settings.protects_prototypes else [PROTOTYPES, COUNTS]
+    return (*sent, LOSS) if settings.has_global_model else (*sent, LOSS, VALIDATION)
 
 
 def chosen_on_validation(settings: TrainingSettings, *, thresholds: bool = False) -> tuple[str, ...]:

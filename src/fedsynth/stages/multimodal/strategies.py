@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from fedsynth.errors import ConfigError
 from fedsynth.federated.strategies.base import Strategy
 from fedsynth.federated.strategies.fedavg import FedAvg
 from fedsynth.federated.strategies.fedbn import FedBN, batch_norm_names
@@ -81,6 +82,7 @@ def sharing_arguments(
     privacy = settings.privacy(f"stages.{context.name}.prototype_privacy")
     mechanism = None
     if privacy.mechanism == "gaussian":
+        refuse_batch_limits(context, privacy.epsilon)
         mechanism = PrototypeMechanism(
             epsilon=privacy.epsilon,
             delta=privacy.delta,
@@ -97,3 +99,20 @@ def sharing_arguments(
         "noise_seed": noise_root(settings.seed, context.key, secure_noise=privacy.secure_noise),
         "num_classes": NUM_CLASSES,
     }
+
+
+def refuse_batch_limits(context: StageContext, epsilon: float) -> None:
+    """Refuse noisy prototypes of some batches only: which records enter would depend on the others.
+
+    Raises:
+        ConfigError: Naming the argument of the trainer.
+    """
+    for name in ("limit_train_batches", "overfit_batches", "fast_dev_run"):
+        value = context.trainer.get(name)
+        whole = value is None or value is False or value == 0 or (isinstance(value, float) and value == 1)
+        if not whole and math.isfinite(epsilon):
+            raise ConfigError(
+                f"trainer.{name}={value} cannot be combined with noisy prototypes (stages.{context.name}): their noise "
+                "is that of means over all records. Leave it out, or say privacy=dp_pma.",
+                key=f"trainer.{name}",
+            )

@@ -36,9 +36,9 @@ class Trained:
         counter: What one row of it is: ``"round"`` or ``"epoch"``.
         chosen: The round or epoch whose weights are kept, from 1.
         server: The strategy's state in that round; {} for centralized training.
-        models: What each client uploaded or kept in that round, by names within the network; {} unless the
-            strategy shares prototypes or has personal models. Of the latter no client lacks one: who never took
-            part still holds the model that all start from.
+        models: What each client uploaded or kept in that round, by names within the network; {} if nobody
+            reads it (FedAvg, FedProx), the normalization alone under FedBN. Of personal models no client lacks one:
+            who never took part still holds the model that all start from.
     """
 
     history: History

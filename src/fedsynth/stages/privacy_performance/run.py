@@ -47,7 +47,8 @@ DEFINITIONS = {
     "interval": "2.5 and 97.5 % percentiles over replicates that draw training (client by client), validation and test "
     "participants with replacement, the same draws for all metrics; the models are held fixed",
     "rounds_to_uar": "first round (epoch, where records are pooled) whose UAR on validation records, as monitored "
-    "in training, reaches target_uar; left out if none does",
+    "in training (by the largest probability of single records, whatever decides on the test), reaches target_uar; "
+    "left out if none does",
     "bytes_up_per_round, bytes_down_per_round": "what one client sends and receives, mean over rounds, uncompressed",
 }
 

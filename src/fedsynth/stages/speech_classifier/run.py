@@ -39,13 +39,13 @@ def run(settings: SpeechClassifierSettings, inputs: Mapping[str, Artifact], cont
     )
     if settings.class_weighting == "client":
         module.weigh_classes(count_classes(speech.train.label, speech.train.client))
+    entries = training_ledger(settings, MODALITIES, context, speech.train)
     trained = _train(module, speech, settings, context, seed=seed)
     if context.rank != 0:
         return Outcome()
     context.save("model.safetensors", module.network.cpu().state_dict())
     trained.history.write(context.output)
     save_federation(context, trained)
-    entries = training_ledger(settings, trained, context, speech.train)
     return Outcome(ledger=[entry.to_record() for entry in entries], notes={trained.counter: trained.chosen})
 
 
