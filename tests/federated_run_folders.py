@@ -16,8 +16,8 @@ from run_folders import metric, write_run
 PAPER_FILE = Path(__file__).parents[1] / "configs" / "paper" / "fedmpa.yaml"
 SYSTEMS = ("centralized", "fedprox", "fedavg", "fedproto", "fedgpd", "fedmpa", "local", "fedavg_weighted")
 ABLATIONS = (
-    "fedmpa_no_repulsion", "fedmpa_no_pull", "fedmpa_plain_cross_entropy", "fedmpa_softmax_only",
-    "fedmpa_fedavg_weights", "fedmpa_no_momentum", "fedmpa_no_bank_ema",
+    "fedmpa_no_repulsion", "fedmpa_no_pull", "fedmpa_plain_cross_entropy", "fedmpa_cross_entropy_only",
+    "fedmpa_softmax_only", "fedmpa_fedavg_weights", "fedmpa_no_momentum", "fedmpa_no_bank_ema",
 )  # fmt: skip
 SCALING = tuple(f"{base}_clients_{count}" for base in ("fedavg", "fedmpa") for count in (4, 16, 64))
 PRIVATE = ("fedmpa_dp", "fedproto_dp")
@@ -43,7 +43,9 @@ def strategy_of(arm: str) -> dict[str, Any]:
     """The settings of the strategy that trains the arm."""
     names = ("fedmpa", "fedproto", "fedprox", "fedgpd", "local")
     name = next((name for name in names if arm.startswith(name)), "fedavg")
+    repelled = 0.0 if arm in ("fedmpa_no_repulsion", "fedmpa_cross_entropy_only") else 0.07
     numbers = {
+        "repulsion_weights": [repelled] * 3,
         "pull_weights": [0.07, 0.07, 0.08], "bank_momentum": 0.9, "aggregation": "similarity", "sensitivity": 2.0,
         "server_momentum": 0.9, "server_learning_rate": 1.0,
     }  # fmt: skip
@@ -117,9 +119,12 @@ class Schedule:
     local_epochs: int = 2
     batch_size: int = 32
     learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
 
 
-PAPER_SCHEDULE = Schedule(30, 5, 8, 1e-5)
+PAPER_SCHEDULE = Schedule(30, 5, 8, 1e-5, 0.0)
+#: Arms of the full method whose loss has no class weights.
+UNWEIGHTED = ("fedmpa_plain_cross_entropy", "fedmpa_cross_entropy_only")
 
 
 class FederatedFolder:
@@ -162,7 +167,9 @@ class FederatedFolder:
             "stage": "speech_classifier" if self.is_speech else "fusion_encoder", "inputs": {"clients": "clients"},
             "training": "centralized" if is_central else "federated", "strategy": strategy_of(arm),
             "local_epochs": schedule.local_epochs, "batch_size": schedule.batch_size,
-            "learning_rate": schedule.learning_rate, "trainer": {"max_epochs": schedule.rounds},
+            "learning_rate": schedule.learning_rate, "weight_decay": schedule.weight_decay,
+            "class_weighting": "client" if arm.startswith("fedmpa") and arm not in UNWEIGHTED else "none",
+            "trainer": {"max_epochs": schedule.rounds},
         }  # fmt: skip
         end = uar_of(arm, self.seed)
         rows = [

@@ -82,7 +82,8 @@ def resolved(config: DictConfig) -> dict[str, Any]:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         _raise_interrupt(error)
-        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"{error.full_key}: {problem}{_remedy(problem)}") from error
     assert isinstance(values, dict)
     name, known = values.get("experiment_name"), ", ".join(experiments())
     if not values.get("stages"):
@@ -178,6 +179,16 @@ def source_of(config: DictConfig, key: str) -> str:
     raw = OmegaConf.to_container(node, resolve=False)
     match = re.fullmatch(r"\$\{([\w.]+)\}", str(raw.get(name))) if isinstance(raw, dict) else None
     return match.group(1) if match else ""
+
+
+def _remedy(problem: str) -> str:
+    """The options that have a key which the chosen option of its group lacks; '' if there are none."""
+    missing = re.search(r"Interpolation key '(\w+)\.(\w+)", problem)
+    if not missing:
+        return ""
+    group, key = missing.groups()
+    having = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if key in _keys_of(path))
+    return f". Say {' or '.join(f'{group}={name}' for name in having)}." if having else ""
 
 
 def _raise_interrupt(error: BaseException) -> None:

@@ -35,7 +35,7 @@ ABSENT = "—"
 MAX_COMPANIONS = 2
 PRESENT = "yes"
 #: Of keys that vary together, these are what a reader thinks of first.
-USUAL_SUBJECTS = ("data.dirichlet_alpha", "data.num_clients", "model.normalization", "federated.strategy",
+USUAL_SUBJECTS = ("data.dirichlet_alpha", "data.num_clients", "model.normalization", "federated.strategy.name",
                   "privacy.epsilon")  # fmt: skip
 
 

@@ -27,8 +27,8 @@ CONTROL_SYSTEMS = {
 ABLATIONS = {
     "fedmpa_no_repulsion": "no repulsion",
     "fedmpa_no_pull": "no prototype pull",
-    "fedmpa_plain_cross_entropy": "no class weights",
-    "fedmpa_cross_entropy_only": "plain cross-entropy alone",
+    "fedmpa_plain_cross_entropy": "plain cross-entropy",
+    "fedmpa_cross_entropy_only": "cross-entropy alone",
     "fedmpa_softmax_only": "softmax-only inference",
     "fedmpa_fedavg_weights": "clients weighted by records",
     "fedmpa_no_momentum": "no server momentum",
