@@ -177,8 +177,9 @@ def measure(pairs: PairedClients, options: argparse.Namespace) -> None:
     parts = {part: seconds / options.rounds for part, seconds in ours.strategy.seconds.items()}  # type: ignore[union-attr]
     parts["the rest (backward pass of the losses, noise of the clock)"] = extra - sum(parts.values())
     print(
-        f"local epochs {options.local_epochs}, batch {options.batch_size}, {len(pairs.train)} records, {options.rounds} pairs of "
-        f"rounds   FedAvg {fedavg.mean():.2f} s   FedMPA {fedmpa.mean():.2f} s   ratio {ratio:.3f} [{low:.3f}, {high:.3f}]"
+        f"local epochs {options.local_epochs}, batch {options.batch_size}, {len(pairs.train)} records, "
+        f"{options.rounds} pairs of rounds   FedAvg {fedavg.mean():.2f} s   FedMPA {fedmpa.mean():.2f} s   "
+        f"ratio {ratio:.3f} [{low:.3f}, {high:.3f}]"
     )
     for part, seconds in parts.items():
         print(f"    {part:60s} {seconds:7.3f} s a round   {seconds / fedavg.mean():+.1%} of a FedAvg round")

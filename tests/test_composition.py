@@ -29,8 +29,8 @@ EXPERIMENT = "experiment=feddp_pald"
 CONFIGS = composition.CONFIG_DIR
 # Other groups than these speak for themselves: experiments, sweeps, stages, and what the user keeps local.
 GROUPS = (
-    "data", "debug", "diffusion", "evaluation", "federated", "logger", "model", "paper", "paths", "schedule",
-    "trainer",
+    "data", "debug", "diffusion", "evaluation", "federated", "federated_schedule", "logger", "model", "paper", "paths",
+    "schedule", "speech_model", "strategy", "trainer",
 )  # fmt: skip
 OPTIONS = {group: sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) for group in GROUPS}
 
@@ -65,9 +65,39 @@ def test_every_experiment_composes_checks_and_bears_its_own_name(name: str) -> N
     assert config.experiment_name == name
 
 
-# What these choose depends on each other: FedBN needs BatchNorm, DP-SGD must not have it.
-ENCODER_GROUPS = ("model", "federated", "privacy")
-FREE = {group: names for group, names in OPTIONS.items() if group not in ENCODER_GROUPS}
+@pytest.mark.parametrize("data", OPTIONS["data"])
+@pytest.mark.parametrize("name", [name for name in experiments() if name.startswith("fedmpa")])
+def test_every_comparison_of_systems_runs_on_speech_and_on_x_rays(name: str, data: str) -> None:
+    run = check(f"experiment={name}", f"data={data}")
+    stages = run.config["stages"]
+    kinds = {stage["stage"] for stage in stages.values()}
+    other = {"clients", "fusion_encoder"}, {"speech_clients", "speech_classifier"}
+    wanted, unwanted = other if data == "xray_ecg" else other[::-1]
+    assert wanted <= kinds
+    assert not unwanted & kinds
+    default = compose_config([f"experiment={name}"]).stages
+    assert set(stages) == set(default)
+
+
+HEADER = ("Command:", "Time:", "Expected:")
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_says_what_it_is_how_to_run_it_and_what_to_expect(name: str) -> None:
+    lines = (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    assert lines[1].startswith(("# Paper:    ", "# Beyond:   "))
+    head = [line for line in lines[1:] if line.startswith("# ")]
+    for title in HEADER:
+        assert any(line.startswith(f"# {title}") for line in head), title
+    said = " ".join(head)
+    assert f"experiment={name}" in said or f"make reproduce paper={name.partition('/')[0]}" in said
+
+
+# What these choose depends on each other: FedBN needs BatchNorm, DP-SGD must not have it; or belongs to other
+# experiments: classifiers of speech, systems with strategies of their own.
+DEPENDENT_GROUPS = ("data", "model", "federated", "federated_schedule", "privacy", "speech_model", "strategy")
+FREE = {group: names for group, names in OPTIONS.items() if group not in DEPENDENT_GROUPS}
 
 
 @pytest.mark.parametrize("number", range(max(map(len, FREE.values()))))
@@ -85,12 +115,48 @@ def test_every_option_of_every_group_composes_and_checks(number: int) -> None:
     "option", [f"{group}={name}" for group in ("model", "federated") for name in OPTIONS[group]]
 )
 def test_every_option_for_the_encoder_composes_and_checks_by_itself(option: str) -> None:
-    assert check(EXPERIMENT, option).config["stages"]
+    if option in ("federated=fedproto", "federated=local"):
+        with pytest.raises(ConfigError, match="must be trained into one model"):
+            check(EXPERIMENT, option)
+    else:
+        assert check(EXPERIMENT, option).config["stages"]
+
+
+@pytest.mark.parametrize("data", [name for name in OPTIONS["data"] if name != "xray_ecg"])
+def test_data_that_an_experiment_cannot_use_are_refused_with_those_it_can(data: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"stages\.clients\.image_size.*data\.image_size.*data=xray_ecg"
+    ) as caught:
+        check(EXPERIMENT, f"data={data}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(f"strategy@stages.fedavg.strategy={name}" for name in OPTIONS["strategy"] if name != "fedbn"),
+        *(f"federated_schedule@federated={name}" for name in OPTIONS["federated_schedule"]),
+        *(f"speech_model={name}" for name in OPTIONS["speech_model"]),
+    ],
+)
+def test_every_option_for_a_classifier_of_speech_composes_and_checks(option: str) -> None:
+    group, _, name = option.partition("=")
+    config = check("experiment=fedmpa", option).config
+    values = OmegaConf.to_container(OmegaConf.load(CONFIGS / group.partition("@")[0] / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    found = {
+        "strategy": config["stages"]["fedavg"].get("strategy"),
+        "federated_schedule": config["federated"],
+        "speech_model": config["speech_model"],
+    }[group.partition("@")[0]]
+    assert {key: found[key] for key in values} == values
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "privacy").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_privacy_option_composes_and_those_without_noise_stay_from_the_server(path: Path) -> None:
-    config = compose_config([EXPERIMENT, f"privacy={path.stem}"])
+    # Noise on prototypes needs clients that send some.
+    words = ["federated=fedmpa"] if path.stem == "dp_prototypes" else []
+    config = compose_config([EXPERIMENT, f"privacy={path.stem}", *words])
     if config.privacy.epsilon < float("inf"):
         Run(config).check()
     else:
@@ -109,14 +175,14 @@ def test_every_search_expands_to_several_configs_that_check(path: Path) -> None:
 
 def test_every_group_is_tested_here() -> None:
     found = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
-    assert found == {*GROUPS, "privacy", "experiment", "hparams_search", "stage", "hydra", "local"}
+    assert found == {*GROUPS, "privacy", "experiment", "hparams_search", "stage", "hydra", "local", "systems"}
 
 
 def test_every_kind_of_stage_has_its_config_file() -> None:
     stages = CONFIGS.parent / "src" / "fedsynth" / "stages"
-    assert sorted(path.parent.name for path in stages.glob("*/spec.py")) == sorted(
-        path.stem for path in (CONFIGS / "stage").glob("*.yaml")
-    )
+    kinds = {path.parent.name for path in stages.glob("*/spec.py")}
+    files = {path.stem for path in (CONFIGS / "stage").glob("*.yaml")}
+    assert files == {*kinds, "fusion_system"}, "a fusion_encoder that brings no strategy"
 
 
 # -- typos ---------------------------------------------------------------------------------------------------
@@ -131,7 +197,10 @@ def test_every_kind_of_stage_has_its_config_file() -> None:
         (["trainr=gpu"], ["trainr is not a key", "Did you mean trainer?"]),
         (["+privacy.epsilonn=1"], ["privacy.epsilonn", "Did you mean 'epsilon'?"]),
         (["trainer=gpus"], ["trainer=gpus", "Did you mean gpu?", "cpu, ddp"]),
-        (["privacy=off"], ["privacy=off", "There are: dp_pma, dp_sgd, noise_corrected, none, paid"]),
+        (
+            ["privacy=off"],
+            ["privacy=off", "There are: dp_pma, dp_prototypes, dp_sgd, noise_corrected, none, paid"],
+        ),
         (["seed"], ["'seed' is not an override", "key=value"]),
         (["seed=[1"], ["'seed=[1' is not an override", "key=value"]),
         (["path=3"], ["path is not a key", "See all keys with"]),
@@ -221,6 +290,7 @@ def test_an_empty_experiment_name_is_refused() -> None:
         ("federated.participation", 0, ["participation must be", "federated.participation"]),
         ("federated.participation", 1.5, ["participation must be", "1.5"]),
         ("federated.strategy", "fedsum", ["strategy", "'fedsum'"]),
+        ("federated.strategy.name", "fedsum", ["strategy.name must be one of fedavg, fedbn", "got 'fedsum'"]),
         ("schedule.pretrain_epochs", -1, ["max_epochs must be ≥ 1, got -1", "schedule.pretrain_epochs"]),
         ("evaluation.classifier_seeds", [], ["classifier_seeds must be", "[]"]),
         ("evaluation.classifier_seeds", [1, 1], ["classifier_seeds must be different", "[1, 1]"]),

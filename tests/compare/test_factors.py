@@ -28,7 +28,7 @@ def config(**settings):
         "paths": {"log_dir": "/l"},
         "data": data,
         "model": {"normalization": settings.pop("normalization", "batch")},
-        "federated": {"strategy": settings.pop("strategy", "fedavg")},
+        "federated": {"strategy": {"name": settings.pop("strategy", "fedavg")}},
         "stages": {
             "clients": {"stage": "clients", "num_clients": data["num_clients"], "seed": 3},
             **settings,
@@ -92,7 +92,7 @@ def test_two_factors_of_words_are_put_together():
     items = (config(), config(strategy="fedbn"), config(normalization="group"))
     axis = sweep_axis(factors(*items))
     assert axis.labels == ("batch, fedavg", "batch, fedbn", "group, fedavg")
-    assert axis.title == "model.normalization and federated.strategy"
+    assert axis.title == "model.normalization and federated.strategy.name"
     assert axis.positions == (0, 1, 2)
 
 

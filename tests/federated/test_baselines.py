@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from scipy.special import log_softmax, softmax
 from test_sharding import run
+from torch import Tensor, nn
 from toy_federation import (
     PROTOTYPE_STRATEGIES,
     SIZES,
@@ -25,7 +26,6 @@ from toy_federation import (
     reference_fedavg,
     reference_training,
 )
-from torch import Tensor, nn
 
 from fedsynth.errors import ConfigError
 from fedsynth.federated.client import ClientUpdate
@@ -62,7 +62,7 @@ def test_fedprox_without_weight_is_fedavg_to_the_last_bit(tmp_path) -> None:
     assert difference(module.state_dict(), reference_fedavg(3, 2, seed=3)) == 0.0
 
 
-@given(weight=st.floats(0, 100), seed=st.integers(0, 1000))
+@given(weight=st.floats(1e-3, 100), seed=st.integers(0, 1000))
 def test_the_proximal_gradient_is_the_distance_times_its_weight(weight, seed) -> None:
     module = TinyNet()
     stream = torch.Generator().manual_seed(seed)
@@ -75,6 +75,13 @@ def test_the_proximal_gradient_is_the_distance_times_its_weight(weight, seed) ->
         squares += float(moved.double().square().sum())
         assert torch.allclose(value.grad, weight * moved, rtol=1e-6, atol=1e-6)
     assert float(loss) == pytest.approx(2.0 + weight / 2 * squares, rel=1e-5)
+
+
+def test_without_weight_unused_parameters_get_no_gradient_that_adamw_would_act_on() -> None:
+    module = TinyNet()
+    loss = module.net[4].bias.sum()
+    FedProx(proximal_weight=0.0).local_objective(loss, module, module.state_dict(), {}).backward()
+    assert [name for name, value in module.named_parameters() if value.grad is not None] == ["net.4.bias"]
 
 
 def test_buffers_and_frozen_parameters_do_not_enter_the_distance() -> None:

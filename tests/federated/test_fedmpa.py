@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from sklearn.metrics.pairwise import cosine_similarity
 from test_loop import Recorder
 from test_sharding import run
+from torch import Tensor, nn
 from toy_federation import (
     SIZES,
     EmbeddingNet,
@@ -22,7 +23,6 @@ from toy_federation import (
     noisy,
     reference_fedavg,
 )
-from torch import Tensor, nn
 
 from fedsynth.errors import ConfigError
 from fedsynth.federated.client import ClientUpdate
@@ -49,7 +49,7 @@ def fit(root, strategy: FedMPA, **changes: object):  # type: ignore[no-untyped-d
 def prototypes(*rows: list[float], count: tuple[int, ...] = (1, 1)) -> dict[str, Tensor]:
     """A message with the same prototypes in both modalities."""
     mean = torch.tensor(rows, dtype=torch.float32)
-    tensors = {name: mean for name in MODALITIES}
+    tensors = dict.fromkeys(MODALITIES, mean)
     return ClassPrototypes(
         mean=tensors, count={name: torch.tensor(count) for name in MODALITIES}
     ).to_tensors()

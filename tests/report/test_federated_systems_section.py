@@ -236,8 +236,8 @@ def test_rounds_of_all_arms_are_drawn_and_epochs_of_centralized_training_count_a
     assert [axis.get_title() for axis in axes] == ["systems", "FedMPA and its variants", "more clients"]
     # Softmax-only inference is no training of its own.
     assert [line.get_label() for line in axes[1].lines] == [
-        "FedMPA", "no repulsion", "no prototype pull", "plain cross-entropy", "clients weighted by records",
-        "no server momentum", "no moving average of the bank",
+        "FedMPA", "no repulsion", "no prototype pull", "plain cross-entropy", "cross-entropy alone",
+        "clients weighted by records", "no server momentum", "no moving average of the bank",
     ]  # fmt: skip
 
 

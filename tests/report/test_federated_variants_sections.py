@@ -52,8 +52,8 @@ def test_ablations_stand_in_the_papers_order_with_what_they_lose(make):
     labels = [line.split("|")[1].strip() for line in section.text.splitlines() if line.startswith("| FedMPA")]
     assert labels == [
         "FedMPA", "FedMPA, no repulsion", "FedMPA, no prototype pull", "FedMPA, plain cross-entropy",
-        "FedMPA, cross-entropy alone", "FedMPA, softmax-only inference", "FedMPA, clients weighted by records", "FedMPA, no server momentum",
-        "FedMPA, no moving average of the bank",
+        "FedMPA, cross-entropy alone", "FedMPA, softmax-only inference", "FedMPA, clients weighted by records",
+        "FedMPA, no server momentum", "FedMPA, no moving average of the bank",
     ]  # fmt: skip
     plain = cells_of(section.text, "FedMPA, plain cross-entropy")
     lost = uar_of("fedmpa_plain_cross_entropy") - uar_of("fedmpa")
