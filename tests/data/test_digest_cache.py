@@ -105,7 +105,9 @@ def test_two_processes_keep_what_both_learn(tmp_path: Path, big: Path, reads: li
     assert reads == []
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"a": [1]}', '{"a": 3}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"a": [1]}', '{"a": 3}', '{"a": [1, 2, 3, null]}', "[" * 100_000]
+)
 def test_a_damaged_cache_is_replaced_with_a_warning(
     tmp_path: Path, big: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:

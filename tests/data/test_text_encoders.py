@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from sklearn.utils import murmurhash3_32
 
 from fedsynth.data import text_encoders
@@ -109,10 +110,37 @@ def test_a_model_folder_without_transformers_says_what_to_install(
         make_text_encoder(f"transformers:{tmp_path}", 384)
 
 
-@pytest.mark.parametrize("path", ["no/such/folder", "bert-base-uncased", ""])
+@pytest.mark.parametrize(
+    "path", ["no/such/folder", "bert-base-uncased", "", "~nobody-of-that-name/x", "a" * 5000]
+)
 def test_a_missing_model_folder_is_refused_not_fetched(path: str) -> None:
     with pytest.raises(ConfigError, match=r"no config\.json.*nothing is fetched"):
         make_text_encoder(f"transformers:{path}", 384)
+
+
+def test_whatever_a_damaged_model_raises_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stub:
+        """Stands in for transformers, whose readers raise types of their own (safetensors, tokenizers)."""
+
+        utils = logging = property(lambda self: self)
+
+        def is_progress_bar_enabled(self) -> bool:
+            return False
+
+        def disable_progress_bar(self) -> None:
+            pass
+
+        class AutoTokenizer:
+            @staticmethod
+            def from_pretrained(*_args: object, **_options: object) -> None:
+                raise SafetensorError("header too large")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "transformers", Stub())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"cannot load the model in .*header too large"):
+        make_text_encoder(f"transformers:{tmp_path}", 384)
 
 
 @pytest.fixture(scope="module")

@@ -130,12 +130,38 @@ def test_an_impossible_partition_names_the_stage_and_its_settings(corpus: Path, 
         made(tmp_path / "a", source(corpus), num_clients=4)
 
 
+def test_an_impossible_partition_is_said_before_features_are_parsed(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise AssertionError("a feature file was parsed")
+
+    monkeypatch.setattr(sessions, "read_opensmile", refuse)
+    with pytest.raises(ConfigError, match=r"only 3 of 6 are.*num_clients=4"):
+        made(tmp_path / "a", source(corpus), num_clients=4)
+    with pytest.raises(AssertionError, match="was parsed"):
+        made(tmp_path / "b", source(corpus))
+
+
+def test_faults_of_a_simulated_corpus_are_not_the_users_to_mend(corpus: Path, tmp_path: Path) -> None:
+    (corpus / "SIMULATED.txt").touch()
+    found = source(corpus)
+    transcript(corpus, 310).write_text("Start_Time,End_Time,Text\n")
+    with pytest.raises(DataError, match=r"(?s)empty transcript: 310.*delete the folder"):
+        made(tmp_path / "a", found)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"text_encoder": "bert"}, r"text_encoder must be hashing, minilm or transformers:PATH, got 'bert'"),
         ({"text_encoder": "transformers:"}, r"text_encoder must be"),
-        ({"segment_seconds": 0.1, "frame_pool": 20}, r"frame_pool must not be longer than a segment, got 20"),
+        (
+            {"segment_seconds": 1.0, "frame_pool": 200},
+            r"frame_pool must not be longer than a segment, got 200",
+        ),
+        ({"segment_seconds": 0.01}, r"segment_seconds must be ≥ 1.* got 0\.01"),
+        ({"text_dim": 10**9}, r"text_dim must be .*≤ 8192.* got 1000000000"),
         ({"min_depressed_per_client": 0}, r"min_depressed_per_client must be ≥ 1, got 0"),
         ({"audio_features": "boaw"}, r"audio_features must be one of egemaps, mfcc"),
         ({"exclude_participants": [-1]}, r"exclude_participants must be ≥ 0"),

@@ -22,7 +22,8 @@ SETTLED_NS = 2_000_000_000
 class DigestCache:
     """Digests of files as of their last change.
 
-    Two processes may use one cache: what both learn is kept. A damaged cache is a lost cache, no error.
+    What changes a file in place and gives it its old size and time back, as ``touch -r`` does, is not noticed: delete
+    the cache then. Two processes may use one cache: what both learn is kept. A damaged cache is a lost cache, no error.
 
     Args:
         path: The file to keep them in, JSON; its folder is made. None keeps nothing.
@@ -80,10 +81,10 @@ class DigestCache:
         try:
             content = json.loads(self.path.read_text())
             entries = {str(name): list(entry) for name, entry in content.items()}
-            if any(len(entry) != 4 for entry in entries.values()):
-                raise ValueError("an entry has not four parts")
+            if any(len(entry) != 4 or not isinstance(entry[3], str) for entry in entries.values()):
+                raise ValueError("an entry is no size, time, inode and digest")
             return entries
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             logger.warning("%s is damaged (%s) and not used: all files are read again.", self.path, error)
             return {}
 

@@ -129,7 +129,7 @@ BREAKS: dict[str, tuple[Break, str]] = {
     ),
     "transcript columns": (
         lambda r: change(transcript(r, 311), lambda t: t.replace("Text", "Words")),
-        r"wrong columns: 311 \(transcript: without Text\)",
+        r"missing columns: 311 \(transcript: Text; it has Start_Time, End_Time, Words, Confidence\)",
     ),
     "transcript time": (
         lambda r: replace_line(transcript(r, 311), 3, "one,1.8,words,0.9"),
@@ -153,7 +153,7 @@ BREAKS: dict[str, tuple[Break, str]] = {
     ),
     "bytes": (
         lambda r: transcript(r, 600).write_bytes(b"Start_Time,End_Time,Text\n0,1,\xff\xfe\n"),
-        r"unreadable file: 600 \(transcript: ",
+        r"unreadable transcript: 600 \(transcript: .*; UTF-8 text is needed\)",
     ),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,31 @@ def test_auto_simulates_without_a_root_and_says_so(tmp_path: Path, caplog: pytes
     assert "no patient data" in found.licence
     assert on_disk(request, tmp_path, "auto")[0] == found
     assert on_disk(request, tmp_path, "simulated") == (found, ["Data are SIMULATED."])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda r: (r / MARK).unlink(), r"has lost the mark SIMULATED\.txt.*Delete the folder"),
+        (lambda r: features(r, 301).unlink(), r"(?s)missing feature file: 301.*simulated.*delete the folder"),
+        (lambda r: (shutil.rmtree(r), r.mkdir()), r"(?s)holds no E-DAIC corpus.*delete the folder"),
+        (lambda r: (shutil.rmtree(r), r.touch()), r"(?s)is not a folder.*delete the folder"),
+    ],
+)
+def test_a_damaged_simulation_never_passes_for_real_and_can_be_deleted(
+    tmp_path: Path, damage: Any, message: str
+) -> None:
+    path = resolve(CorpusRequest(None), tmp_path, "auto").path
+    damage(path)
+    for mode in ("auto", "simulated"):
+        with pytest.raises(DataError, match=message):
+            resolve(CorpusRequest(None), tmp_path, mode)
+        found, remarks = on_disk(CorpusRequest(None), tmp_path, mode)
+        assert found is None
+        assert re.search(message, "\n".join(remarks))
+        assert remarks[-1] == "A run would stop at once."
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert resolve(CorpusRequest(None), tmp_path, "auto").simulated
 
 
 def test_simulated_mode_ignores_a_given_corpus(corpus: Path, tmp_path: Path) -> None:

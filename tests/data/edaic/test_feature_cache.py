@@ -170,3 +170,26 @@ def test_a_full_disk_is_reported_and_the_segments_are_used(
     with caplog.at_level(logging.WARNING):
         assert list(read(corpus, tmp_path / "file" / "cache", numbers=[301])) == [301]
     assert "Cannot keep parsed features" in caplog.text
+
+
+def test_a_cache_that_is_damaged_as_a_whole_is_reported_once(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(corpus, tmp_path / "cache")
+    for stored in (tmp_path / "cache").iterdir():
+        stored.write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert list(read(corpus, tmp_path / "cache")) == NUMBERS
+    assert caplog.text.count("is damaged") == 1
+    assert "Further ones are not reported" in caplog.text
+
+
+def test_another_order_of_descriptors_is_a_fault_with_and_without_the_cache(
+    corpus: Path, tmp_path: Path
+) -> None:
+    change(features(corpus, 305), lambda text: text.replace("f0;f1", "f1;f0"))
+    for _ in range(2):
+        problems = Problems()
+        read(corpus, tmp_path / "cache", problems=problems)
+        assert list(problems.faults) == ["columns in another order"]
+        assert problems.faults["columns in another order"][0].startswith("305")

@@ -53,7 +53,7 @@ def test_a_transcript_that_lies_behind_its_audio_is_a_fault(corpus: Path) -> Non
 def test_a_reader_alone_names_file_and_fault(corpus: Path) -> None:
     with pytest.raises(DataError, match=r"301_OpenSMILE2\.3\.0_egemaps\.csv: wrong columns .*wanted .* 39"):
         read_opensmile(features(corpus, 301), "mfcc")
-    with pytest.raises(DataError, match=r"nothing\.csv: missing file"):
+    with pytest.raises(DataError, match=r"nothing\.csv: missing transcript"):
         read_transcript(corpus / "nothing.csv")
     with pytest.raises(ConfigError, match="'boaw'"):
         read_opensmile(features(corpus, 301), "boaw")

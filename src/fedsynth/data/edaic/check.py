@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsynth.data.edaic.labels import LabelRule, Participant, read_participants
-from fedsynth.data.edaic.layout import CorpusLayout, find_layout
+from fedsynth.data.edaic.layout import SPLIT_FILES, CorpusLayout, find_layout
+from fedsynth.data.edaic.lookalikes import hint
 from fedsynth.data.edaic.problems import Problems
 
 REMEDY = (
     "Mend or fetch these files, or leave the participants out: "
     "data.exclude_participants=[NUMBER, …]. The corpus is given by EDAIC_ROOT (data.edaic_root)."
+)
+SIMULATED_REMEDY = (
+    "This corpus is simulated, not yours to mend: if its files were changed, delete the folder, and the next run "
+    "writes it anew."
 )
 
 
@@ -56,10 +62,12 @@ def check_corpus(
         layout, problems, audio_features=audio_features, rule=rule, exclude=exclude
     )
     if contents:
-        from fedsynth.data.edaic.sessions import read_session
+        from fedsynth.data.edaic.sessions import check_same_columns, read_session
         from fedsynth.data.progress import tracked
 
         readable = [p for p in participants if _complete(layout, p, audio_features)]
+        for kind in audio_features:
+            check_same_columns(layout, readable, kind, problems)
         for number in tracked(readable, "Checking E-DAIC"):
             for kind in audio_features:
                 session = read_session(layout, number, kind, problems)
@@ -87,7 +95,7 @@ def check_structure(
             problems.warn("extra participant folder, in no split", number, layout.folder(number).name)
     for number in used:
         _check_files(layout, number, audio_features, problems)
-    _check_classes(used, rule, problems)
+    _check_classes(used, rule, problems, complete=listing.complete)
     return used
 
 
@@ -108,29 +116,34 @@ def warn_of_left_out_rows(problems: Problems, number: int, left_out_rows: int) -
 
 def _complete(layout: CorpusLayout, number: int, audio_features: Collection[str]) -> bool:
     files = [layout.transcript(number), *(layout.features(number, kind) for kind in audio_features)]
-    return all(path.is_file() for path in files)
+    return all(os.path.isfile(path) for path in files)
 
 
 def _check_files(
     layout: CorpusLayout, number: int, audio_features: Collection[str], problems: Problems
 ) -> None:
     folder = layout.folder(number)
-    if not folder.is_dir():
-        archives = [path.name for path in layout.data.glob(f"{number}_P.*") if path.is_file()]
-        detail = f"{folder.name}; {archives[0]} is not extracted" if archives else folder.name
-        problems.add("missing participant folder", number, detail)
+    if not os.path.isdir(folder):
+        problems.add(
+            "missing participant folder", number, folder.name + hint(folder, layout.places, layout.root)
+        )
         return
-    if not layout.transcript(number).is_file():
-        problems.add("missing transcript", number, layout.transcript(number).name)
-    for kind in audio_features:
-        path = layout.features(number, kind)
-        if not path.is_file():
-            problems.add("missing feature file", number, f"features/{path.name}")
+    needed = [("missing transcript", layout.transcript(number))]
+    needed += [("missing feature file", layout.features(number, kind)) for kind in audio_features]
+    for kind, path in needed:
+        if not os.path.isfile(path):
+            name = path.relative_to(folder).as_posix()
+            below = [Path(place) for place, _, _ in os.walk(folder)]
+            problems.add(kind, number, name + hint(path, below, layout.root))
 
 
-def _check_classes(used: Mapping[int, Participant], rule: LabelRule, problems: Problems) -> None:
+def _check_classes(
+    used: Mapping[int, Participant], rule: LabelRule, problems: Problems, *, complete: bool
+) -> None:
     """Every split that could be read must hold both classes."""
-    for split in ("train", "val", "test"):
+    for split in SPLIT_FILES:
         labels = {person.label(rule) for person in used.values() if person.split == split}
         if len(labels) == 1:
             problems.add("split with one class only", split, f"all {labels.pop()} by {rule}")
+        elif not labels and complete:
+            problems.add("split without a usable participant", split, SPLIT_FILES[split])

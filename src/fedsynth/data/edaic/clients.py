@@ -43,28 +43,39 @@ def partition_participants(
     Raises:
         ConfigError: If an argument is out of range, or there are fewer than K · min_positive people of a class.
     """
-    if num_clients < 1 or min_positive < 1:
-        raise ConfigError(
-            "num_clients and min_depressed_per_client must be ≥ 1, got "
-            f"{num_clients} and {min_positive}. The paper uses 4 clients."
-        )
     labels = np.asarray(labels)
+    check_enough_people(labels, num_clients, min_positive)
     client = np.full(len(labels), GLOBAL)
     # fidelity: speaker-partition
-    for label, kind in ((0, "not depressed"), (1, "depressed")):
+    for label in (0, 1):
         members = np.flatnonzero(labels == label)
-        if len(members) < num_clients * min_positive:
-            raise ConfigError(
-                f"{num_clients} clients with at least {min_positive} participants of each class need "
-                f"{num_clients * min_positive} who are {kind}, but only {len(members)} of {len(labels)} are. Lower "
-                "num_clients or min_depressed_per_client."
-            )
         client[members] = dirichlet_partition(
             labels[members], num_clients, alpha, generator, min_records=min_positive
         )
     if (client == GLOBAL).any():
         raise DataError(f"Labels must be 0 or 1, got {sorted(set(labels.tolist()))}.")
     return client
+
+
+def check_enough_people(labels: Int64[np.ndarray, " n"], num_clients: int, min_positive: int) -> None:
+    """Whether `partition_participants` can give every client its people, known before any file is parsed.
+
+    Raises:
+        ConfigError: If an argument is below 1, or there are fewer than K · min_positive people of a class.
+    """
+    if num_clients < 1 or min_positive < 1:
+        raise ConfigError(
+            "num_clients and min_depressed_per_client must be ≥ 1, got "
+            f"{num_clients} and {min_positive}. The paper uses 4 clients."
+        )
+    for label, kind in ((0, "not depressed"), (1, "depressed")):
+        members = int((np.asarray(labels) == label).sum())
+        if members < num_clients * min_positive:
+            raise ConfigError(
+                f"{num_clients} clients with at least {min_positive} participants of each class need "
+                f"{num_clients * min_positive} who are {kind}, but only {members} of {len(labels)} are. Lower "
+                "num_clients or min_depressed_per_client."
+            )
 
 
 def build_speech_clients(

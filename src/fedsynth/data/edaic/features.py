@@ -12,12 +12,13 @@ from fedsynth.data import text_encoders
 from fedsynth.data.edaic import layout as layout_module
 from fedsynth.data.edaic import segments as segments_module
 from fedsynth.data.edaic import sessions as sessions_module
+from fedsynth.data.edaic import tables as tables_module
 from fedsynth.data.edaic.check import warn_of_left_out_rows
 from fedsynth.data.edaic.layout import CorpusLayout
 from fedsynth.data.edaic.problems import Problems
 from fedsynth.data.edaic.segment_cache import SegmentCache
 from fedsynth.data.edaic.segments import Segment, build_segments
-from fedsynth.data.edaic.sessions import read_session
+from fedsynth.data.edaic.sessions import check_same_columns, read_session
 from fedsynth.data.progress import tracked
 from fedsynth.data.text_encoders import TextEncoder
 from fedsynth.errors import DataError
@@ -62,6 +63,7 @@ def read_segments(
         digests: SHA-256 of each file; a participant without them is read and not kept.
         cache_dir: Folder of the cache; None parses everything.
     """
+    check_same_columns(layout, participants, settings.audio_features, problems)
     cache = SegmentCache(cache_dir)
     recipe = _recipe(settings, encoder)
     found = {}
@@ -107,7 +109,7 @@ def _recipe(settings: FeatureSettings, encoder: TextEncoder) -> str:
     """Digest of all that turns files into segments."""
     code = [
         hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
-        for module in (layout_module, segments_module, sessions_module, text_encoders)
+        for module in (layout_module, segments_module, sessions_module, tables_module, text_encoders)
     ]
     # A model folder can change under its name: what it makes of two sentences cannot, so that is in the name too.
     probe = [[round(value, 3) for value in vector] for vector in encoder.encode(_PROBE).tolist()]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import math
+import os.path
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedsynth.data.edaic.layout import SPLIT_FILES, CorpusLayout
-from fedsynth.data.edaic.problems import Problems
+from fedsynth.data.edaic.layout import DETAILED_FILE, SPLIT_FILES, CorpusLayout
+from fedsynth.data.edaic.lookalikes import hint
+from fedsynth.data.edaic.problems import Fault, Problems
+from fedsynth.data.edaic.tables import read_table
 
 LabelRule = Literal["phq_binary", "phq8ge10"]
 LABEL_RULES = ("phq_binary", "phq8ge10")
@@ -19,6 +21,8 @@ PHQ8_MAXIMUM = 24  # eight items of 0 to 3
 
 _SPLIT_COLUMNS = ("Participant_ID", "PHQ_Binary", "PHQ_Score")
 _DETAILED_COLUMNS = ("Participant_ID", "PHQ_8Total")
+_WHOLE = re.compile(r"([0-9]{1,18})(?:\.0*)?")
+_LARGEST_NUMBER = 10**9  # participants are int64 in tensors, and three digits in the corpus
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def read_participants(
     complete = True
     for split in SPLIT_FILES:
         path = layout.split_file(split)
-        rows = _rows(path, _SPLIT_COLUMNS, problems, exclude)
+        rows = _rows(layout, path, _SPLIT_COLUMNS, problems, exclude)
         complete = complete and bool(rows)
         for number, row in rows.items():
             if number in split_of and number not in exclude:
@@ -86,6 +90,8 @@ def read_participants(
             binary, score = _labels(row, f"{number} in {path.name}", problems)
             if binary is not None and score is not None:
                 found[number] = Participant(number, split, binary, detailed.get(number, score))
+                if rule == "phq8ge10" and detailed:
+                    _warn_of_score(number, split, score, detailed.get(number), problems)
     return Listing(dict(sorted(found.items())), frozenset(split_of), complete)
 
 
@@ -103,14 +109,23 @@ def _labels(row: dict[str, str], where: str, problems: Problems) -> tuple[int | 
     return binary, score
 
 
+def _warn_of_score(number: int, split: str, score: int, detailed: int | None, problems: Problems) -> None:
+    """Say which of two totals decides, where one is missing or they disagree. No test person is in the table."""
+    if detailed is None and split != "test":
+        problems.warn(f"not in {DETAILED_FILE}, the label is by PHQ_Score", number, str(score))
+    elif detailed is not None and (detailed >= PHQ8_CUT) != (score >= PHQ8_CUT):
+        totals = f"PHQ_8Total {detailed}, PHQ_Score {score}"
+        problems.warn(f"labels of two tables disagree, {DETAILED_FILE} decides", number, totals)
+
+
 def _detailed_scores(
     layout: CorpusLayout, problems: Problems, exclude: Collection[int], *, needed: bool
 ) -> dict[int, int]:
     path = layout.detailed_file
-    if not needed and not path.is_file():
+    if not needed and not os.path.isfile(path):
         return {}
     scores = {}
-    for number, row in _rows(path, _DETAILED_COLUMNS, problems, exclude).items():
+    for number, row in _rows(layout, path, _DETAILED_COLUMNS, problems, exclude).items():
         if number in exclude:
             continue
         score = _whole(row["PHQ_8Total"], PHQ8_MAXIMUM)
@@ -123,27 +138,19 @@ def _detailed_scores(
 
 
 def _rows(
-    path: Path, columns: tuple[str, ...], problems: Problems, exclude: Collection[int]
+    layout: CorpusLayout,
+    path: Path,
+    columns: tuple[str, ...],
+    problems: Problems,
+    exclude: Collection[int],
 ) -> dict[int, dict[str, str]]:
     """Rows of a table by participant; none if the table cannot be used."""
-    if not path.is_file():
-        problems.add("missing table", path)
-        return {}
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            header = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = header
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        problems.add("unreadable table", path, str(error))
-        return {}
-    missing = [name for name in columns if name not in header]
-    if missing and len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-        problems.add("wrong delimiter, a comma is needed", path, f"header {header[0][:60]!r}")
-        return {}
-    if missing:
-        problems.add("missing columns", path, f"{', '.join(missing)}; it has {', '.join(header) or 'none'}")
+        rows = read_table(path, columns)
+    except Fault as fault:
+        is_absent = fault.kind == "missing table"
+        detail = hint(path, layout.places, layout.root).removeprefix("; ") if is_absent else fault.detail
+        problems.add(fault.kind, path, detail)
         return {}
     if not rows:
         problems.add("empty table", path)
@@ -151,11 +158,11 @@ def _rows(
 
 
 def _by_participant(
-    path: Path, rows: list[dict[str, str]], problems: Problems, exclude: Collection[int]
+    path: Path, rows: list[tuple[int, dict[str, str]]], problems: Problems, exclude: Collection[int]
 ) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
-    for line, row in enumerate(rows, start=2):
-        number = _whole(row["Participant_ID"], math.inf)
+    for line, row in rows:
+        number = _whole(row["Participant_ID"], _LARGEST_NUMBER)
         if number is None:
             problems.add(
                 "Participant_ID is not a number", f"{path.name} line {line}", repr(row["Participant_ID"])
@@ -167,10 +174,7 @@ def _by_participant(
     return found
 
 
-def _whole(text: str | None, largest: float) -> int | None:
+def _whole(text: str, largest: int) -> int | None:
     """The whole number from 0 to `largest` that a cell holds, also written as 1.0; None for anything else."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return int(value) if math.isfinite(value) and value.is_integer() and 0 <= value <= largest else None
+    match = _WHOLE.fullmatch(text.strip())
+    return int(match[1]) if match and int(match[1]) <= largest else None

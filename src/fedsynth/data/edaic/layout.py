@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ SIMULATED_MARK = "SIMULATED.txt"
 AUDIO_FEATURES = {"egemaps": 23, "mfcc": 39}
 FRAME_SECONDS = 0.01
 
-_FOLDER = re.compile(r"(\d+)_P")
+_FOLDER = re.compile(r"([0-9]+)_P")
 _LABEL_FOLDERS = (".", "labels", "Labels")
 _DATA_FOLDERS = (".", "data", "Data")
 
@@ -45,7 +46,7 @@ class CorpusLayout:
     @property
     def simulated(self) -> bool:
         """Whether fedsynth wrote it, as its marker says."""
-        return (self.root / SIMULATED_MARK).is_file()
+        return os.path.isfile(self.root / SIMULATED_MARK)
 
     def split_file(self, split: str) -> Path:
         return self.labels / SPLIT_FILES[split]
@@ -64,9 +65,14 @@ class CorpusLayout:
         """The openSMILE file; `kind` is a key of `AUDIO_FEATURES`."""
         return self.folder(participant) / "features" / f"{participant}_OpenSMILE2.3.0_{kind}.csv"
 
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """All folders where tables or participants may lie, whether or not they are there."""
+        return tuple(dict.fromkeys(self.root / name for name in (*_LABEL_FOLDERS, *_DATA_FOLDERS)))
+
     def participants(self) -> list[int]:
         """The numbers of all folders ``XXX_P``, ascending."""
-        matches = (_FOLDER.fullmatch(path.name) for path in self.data.iterdir() if path.is_dir())
+        matches = (_FOLDER.fullmatch(path.name) for path in self.data.iterdir() if os.path.isdir(path))
         return sorted(int(match[1]) for match in matches if match)
 
 
@@ -76,11 +82,17 @@ def find_layout(root: str | Path) -> CorpusLayout:
     Raises:
         DataError: If `root` is not a folder, or holds neither tables nor participants.
     """
-    root = Path(root).expanduser()
-    if not root.is_dir():
+    # os.path says no where pathlib raises: a name that is too long, a home or folder that cannot be looked into.
+    root = Path(os.path.expanduser(root))
+    if not os.path.isdir(root):
         raise DataError(f"{root} is not a folder. Set EDAIC_ROOT (data.edaic_root) to {expected_layout()}")
-    labels = [root / name for name in _LABEL_FOLDERS if _any_table(root / name)]
-    data = [root / name for name in _DATA_FOLDERS if _any_participant(root / name)]
+    try:
+        labels = [root / name for name in _LABEL_FOLDERS if _any_table(root / name)]
+        data = [root / name for name in _DATA_FOLDERS if _any_participant(root / name)]
+    except OSError as error:
+        raise DataError(
+            f"Cannot look into {root}, where EDAIC_ROOT (data.edaic_root) says E-DAIC is: {error}. Check permissions."
+        ) from error
     if not labels and not data:
         raise DataError(
             f"{root} holds no E-DAIC corpus: no {SPLIT_FILES['train']} and no folder XXX_P. "
@@ -100,8 +112,8 @@ def expected_layout() -> str:
 
 
 def _any_table(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in SPLIT_FILES.values())
+    return any(os.path.isfile(folder / name) for name in SPLIT_FILES.values())
 
 
 def _any_participant(folder: Path) -> bool:
-    return folder.is_dir() and any(_FOLDER.fullmatch(path.name) for path in folder.iterdir())
+    return os.path.isdir(folder) and any(_FOLDER.fullmatch(path.name) for path in folder.iterdir())

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedsynth.errors import DataError
 
 SHOWN_PER_KIND = 10
+SHOWN_CHARACTERS = 300  # of what was found: a damaged file can hold a cell of megabytes
 
 
 class Fault(DataError):
@@ -67,7 +68,15 @@ class Problems:
 
 
 def _entry(where: str | int | Path, detail: str) -> str:
-    return f"{where} ({detail})" if detail else str(where)
+    return f"{where} ({_shown(detail)})" if detail else str(where)
+
+
+def _shown(detail: str) -> str:
+    """What a terminal can take: no control characters, not too long."""
+    shown = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in detail[: SHOWN_CHARACTERS + 1]
+    )
+    return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[:SHOWN_CHARACTERS]}…"
 
 
 def _lines(by_kind: dict[str, list[str]]) -> list[str]:

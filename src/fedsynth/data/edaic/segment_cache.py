@@ -28,6 +28,7 @@ class SegmentCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._said: set[str] = set()
 
     def load(self, name: str) -> tuple[list[Segment], int] | None:
         """What `store` was given under this name; None if it is not there or damaged."""
@@ -42,7 +43,7 @@ class SegmentCache:
                 raise ValueError("its digest differs")
             return _unpacked(tensors), int(tensors["left_out_rows"])
         except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            logger.warning("%s is damaged (%s): the corpus files are parsed again.", path, error)
+            self._warn("load", f"{path} is damaged ({error}): the corpus files are parsed again.")
             return None
 
     def store(self, name: str, segments: Sequence[Segment], left_out_rows: int) -> None:
@@ -62,7 +63,13 @@ class SegmentCache:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except (OSError, SafetensorError) as error:
-            logger.warning("Cannot keep parsed features in %s: %s.", path.parent, error)
+            self._warn("store", f"Cannot keep parsed features in {path.parent}: {error}.")
+
+    def _warn(self, kind: str, message: str) -> None:
+        """Once for each kind: what befalls one file of a cache mostly befalls them all."""
+        if kind not in self._said:
+            logger.warning("%s Further ones are not reported.", message)
+        self._said.add(kind)
 
     def _path(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / f"{name}.safetensors"

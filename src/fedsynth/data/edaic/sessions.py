@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedsynth.data.edaic.layout import AUDIO_FEATURES, FRAME_SECONDS, CorpusLayout, Utterance
 from fedsynth.data.edaic.problems import Fault, Problems
+from fedsynth.data.edaic.tables import read_table, why_unreadable
 from fedsynth.errors import ConfigError
 
 TRANSCRIPT_COLUMNS = ("Start_Time", "End_Time", "Text")
@@ -54,11 +56,15 @@ def read_opensmile(path: Path, kind: str) -> Float32[Tensor, "frames descriptor"
     types: dict[str, type] = dict.fromkeys(names[2:], np.float32) | {"frameTime": np.float64}
     try:
         # float32 while parsing: an hour of float64 columns would be twice the memory for nothing.
-        table = pd.read_csv(path, sep=";", names=names, header=0, dtype=types, engine="c", low_memory=False)
+        # A number too large for it becomes infinite, which is found below; numpy need not say so.
+        with np.errstate(over="ignore"):
+            table = pd.read_csv(
+                path, sep=";", names=names, header=0, dtype=types, engine="c", low_memory=False
+            )
     except pd.errors.ParserError as error:
         raise Fault(path, "malformed rows", str(error).strip()) from error
     except UnicodeDecodeError as error:
-        raise Fault(path, "unreadable file", str(error)) from error
+        raise Fault(path, "unreadable file", why_unreadable(error)) from error
     except ValueError as error:
         raise Fault(path, "value that is no number", str(error)) from error
     # Too many fields in every row: pandas takes the first ones for an index.
@@ -82,16 +88,16 @@ def read_transcript(path: Path) -> tuple[list[Utterance], int]:
             words, the same row twice, a time that is no number, or an end before its start.
     """
     utterances, blank, seen = [], 0, set()
-    for line, row in enumerate(_transcript_rows(path), start=2):
+    for line, row in read_table(path, TRANSCRIPT_COLUMNS, what="transcript"):
         try:
-            start, end = float(row["Start_Time"] or ""), float(row["End_Time"] or "")
+            start, end = float(row["Start_Time"]), float(row["End_Time"])
         except ValueError as error:
             raise Fault(path, "value that is no number", f"line {line}: {error}") from error
         if not (math.isfinite(start) and math.isfinite(end)):
             raise Fault(path, "value that is no number", f"line {line}: times {start} and {end}")
         if not 0 <= start <= end:
             raise Fault(path, "impossible times of an utterance", f"line {line}: from {start:g} to {end:g} s")
-        text = (row["Text"] or "").strip()
+        text = row["Text"].strip()
         if (start, end, text) in seen:
             raise Fault(path, "duplicated row", f"line {line}: {start:g} to {end:g} s")
         seen.add((start, end, text))
@@ -129,6 +135,28 @@ def read_session(
     return Session(frames, kept, left_out + late)
 
 
+def check_same_columns(
+    layout: CorpusLayout, participants: Collection[int], audio_features: str, problems: Problems
+) -> None:
+    """Add a fault for everyone whose descriptors are named or ordered otherwise than those of most others.
+
+    Reads first lines only. Headers that are wrong on their own are left to `read_opensmile`.
+    """
+    headers = {}
+    for number in participants:
+        try:
+            path = layout.features(number, audio_features)
+            headers[number] = tuple(_opensmile_header(path, 2 + AUDIO_FEATURES[audio_features]))
+        except Fault:
+            continue
+    usual = Counter(headers.values()).most_common(1)[0][0] if headers else ()
+    for number, names in headers.items():
+        if names != usual:
+            place, name = next((i, name) for i, name in enumerate(names) if name != usual[i])
+            detail = f"{audio_features}: column {place + 1} is {name!r}, of most others {usual[place]!r}"
+            problems.add("columns in another order", number, detail)
+
+
 def _opensmile_header(path: Path, columns: int) -> list[str]:
     header = _first_line(path)
     if not header:
@@ -149,7 +177,7 @@ def _first_line(path: Path) -> str:
     except FileNotFoundError as error:
         raise Fault(path, "missing file", path.name) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise Fault(path, "unreadable file", str(error)) from error
+        raise Fault(path, "unreadable file", why_unreadable(error)) from error
 
 
 def _check_frames(path: Path, time: np.ndarray, values: np.ndarray, names: list[str]) -> None:
@@ -170,24 +198,3 @@ def _check_frames(path: Path, time: np.ndarray, values: np.ndarray, names: list[
         row = int((drift > TIME_TOLERANCE).argmax())
         detail = f"row {row + 2} is at {time[row]:g} s, not {row * FRAME_SECONDS:g} s"
         raise Fault(path, "frames are not 10 ms apart", detail)
-
-
-def _transcript_rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            header = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = header
-            rows = list(reader)
-    except FileNotFoundError as error:
-        raise Fault(path, "missing file", path.name) from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Fault(path, "unreadable file", str(error)) from error
-    if not header:
-        raise Fault(path, "empty transcript", "no header")
-    missing = [name for name in TRANSCRIPT_COLUMNS if name not in header]
-    if len(missing) == len(TRANSCRIPT_COLUMNS) and any(mark in header[0] for mark in ";\t"):
-        raise Fault(path, "wrong delimiter, a comma is needed", f"header {header[0][:40]!r}")
-    if missing:
-        raise Fault(path, "wrong columns", f"without {', '.join(missing)}")
-    return rows

@@ -85,8 +85,10 @@ def write_simulated_corpus(
 
 
 def _write(root: Path, seed: int, scale: float, mfcc: bool) -> None:
-    """Write into a temporary neighbor, then rename."""
-    temporary = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+    """Write into a temporary neighbor, then rename. Under the lock: what lies there is of a process that was killed."""
+    for stale in root.parent.glob(f".{root.name}.partial-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{root.name}.partial-", dir=root.parent))
     try:
         people = simulated_people(_stream(seed, "people"), scale)
         layout = CorpusLayout(temporary, temporary, temporary)

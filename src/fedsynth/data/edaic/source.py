@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fedsynth.data.digest_cache import DigestCache
-from fedsynth.data.edaic.check import CorpusReport, check_corpus
+from fedsynth.data.edaic.check import REMEDY, SIMULATED_REMEDY, CorpusReport, check_corpus
 from fedsynth.data.edaic.labels import LabelRule
-from fedsynth.data.edaic.layout import SPLIT_FILES, expected_layout
+from fedsynth.data.edaic.layout import SIMULATED_MARK, SPLIT_FILES, CorpusLayout, expected_layout
+from fedsynth.data.edaic.problems import Problems
 from fedsynth.data.source_files import DataSource, SourceFile, make_source
 from fedsynth.errors import ConfigError, DataError
 
@@ -61,6 +63,7 @@ def locate_corpus(request: CorpusRequest, *, planning: bool = False) -> DataSour
     )
     files = _files(report, request, digests)
     digests.save()
+    _check_same_recordings(report.layout, report.participants, request.audio_features, files)
     return make_source(
         NAME, report.layout.root, files, simulated=report.layout.simulated, cache_dir=request.cache_dir
     )
@@ -106,7 +109,7 @@ def resolve_corpus(
 
     has_mfcc = "mfcc" in request.audio_features
     path = write_simulated_corpus(simulated_dir, seed=simulated_seed, mfcc=has_mfcc)
-    return locate_corpus(replace(request, root=path))
+    return _locate_simulated(replace(request, root=path), planning=False)
 
 
 def corpus_on_disk(
@@ -131,10 +134,11 @@ def corpus_on_disk(
         return found, ["Data are SIMULATED."] if found.simulated else []
     remarks = ["EDAIC_ROOT (data.edaic_root) is not set."] if mode == "auto" else []
     path = simulated_path(simulated_dir, simulated_seed, has_mfcc="mfcc" in request.audio_features)
-    if not path.is_dir():
+    if not path.exists():
         return None, [*remarks, "Data would be SIMULATED."]
     try:
-        return locate_corpus(replace(request, root=path), planning=True), [*remarks, "Data are SIMULATED."]
+        found = _locate_simulated(replace(request, root=path), planning=True)
+        return found, [*remarks, "Data are SIMULATED."]
     except DataError as error:
         return None, [*remarks, str(error), "A run would stop at once."]
 
@@ -145,6 +149,20 @@ def simulated_path(directory: str | Path, seed: int, *, has_mfcc: bool) -> Path:
 
     name = "edaic-mfcc" if has_mfcc else "edaic"
     return Path(directory).expanduser() / f"v{SIMULATION_VERSION}-seed{seed}" / name
+
+
+def _locate_simulated(request: CorpusRequest, *, planning: bool) -> DataSource:
+    """The corpus that was simulated there, which must never pass for a real one."""
+    try:
+        found = locate_corpus(request, planning=planning)
+    except DataError as error:
+        raise DataError(f"{error}\n{SIMULATED_REMEDY}") from error
+    if not found.simulated:
+        raise DataError(
+            f"{found.path} was simulated but has lost the mark {SIMULATED_MARK}, without which it would pass for "
+            "real data. Delete the folder: the next run writes it anew."
+        )
+    return found
 
 
 def simulated_remark(source: DataSource) -> str:
@@ -172,6 +190,21 @@ def _checked(request: CorpusRequest, *, planning: bool) -> CorpusReport:
         if planning:
             raise
     return check(True)
+
+
+def _check_same_recordings(
+    layout: CorpusLayout, participants: Iterable[int], kinds: Iterable[str], files: Iterable[SourceFile]
+) -> None:
+    """Nobody's features may be those of someone else: one voice would be trained on and tested on."""
+    digest = {file.path: file.sha256 for file in files}
+    problems = Problems()
+    for kind in kinds:
+        first: dict[str, int] = {}
+        for number in participants:
+            owner = first.setdefault(digest[layout.features(number, kind)], number)
+            if owner != number:
+                problems.add("feature file of another participant", number, f"{kind}: the same as of {owner}")
+    problems.raise_if_any(layout.root, REMEDY)
 
 
 def _files(report: CorpusReport, request: CorpusRequest, digests: DigestCache) -> list[SourceFile]:

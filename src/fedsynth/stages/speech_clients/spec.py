@@ -15,11 +15,15 @@ from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
 class SpeechClientsSettings:
     label_rule: str = setting(one_of=LABEL_RULES)
     audio_features: str = setting(one_of=tuple(AUDIO_FEATURES))
-    segment_seconds: float = setting(above=0.0, maximum=600.0)
+    segment_seconds: float = setting(
+        minimum=1.0, maximum=600.0, remedy="An utterance lasts some seconds; 10 is usual."
+    )
     frame_pool: int = setting(minimum=1, remedy="Frames of 10 ms averaged into one; 10 gives 100 ms.")
     max_utterances: int = setting(minimum=1)
     text_encoder: str = setting(remedy="hashing, minilm or transformers:PATH.")
-    text_dim: int = setting(minimum=8, remedy="minilm has 384; hashing takes any number.")
+    text_dim: int = setting(
+        minimum=8, maximum=8192, remedy="minilm has 384; hashing takes any number within."
+    )
     exclude_participants: list[int] = setting(minimum=0)
     num_clients: int = setting(minimum=1, remedy="The paper uses 4.")
     dirichlet_alpha: float = setting(above=0.0, remedy="Small values give uneven clients.")
