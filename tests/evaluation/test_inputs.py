@@ -39,6 +39,10 @@ POINT_FUNCTIONS: dict[str, Points] = {
     "neighbor_disclosure": lambda real, synthetic: neighbor_disclosure(
         synthetic=synthetic, train=real, held_out=synthetic
     ),
+    "image_retrieval_score": lambda real, synthetic: evaluation.image_retrieval_score(synthetic, real),
+    "relative_retrieval_score": lambda real, synthetic: evaluation.relative_retrieval_score(
+        synthetic, synthetic, real, generator=_generator()
+    ),
 }
 
 ONE_SET = {"median_bandwidth": evaluation.median_bandwidth}
@@ -81,6 +85,22 @@ ELSEWHERE = {
     "gaussian_frechet_distance",
     "holm_adjust",
     "predict_positive",
+    "distinct_distribution",
+    "distinct_moments",
+    "reachable_bounds",
+    "reachable_records",
+    "can_reject",
+    "critical_difference",
+    "friedman_test",
+    "signed_rank_p",
+    "smallest_wilcoxon_p",
+    "decision_metrics",
+    "normalized_privacy_score",
+    "privacy_performance_score",
+    "participant_means",
+    "replicate_differences",
+    "replicate_intervals",
+    "system_replicates",
 }
 
 

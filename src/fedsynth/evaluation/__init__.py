@@ -26,9 +26,21 @@ from fedsynth.evaluation.classification import (
     predict_positive,
 )
 from fedsynth.evaluation.frechet import frechet_distance, gaussian_frechet_distance
+from fedsynth.evaluation.irs import (
+    ImageRetrievalScore,
+    RelativeRetrieval,
+    image_retrieval_score,
+    relative_retrieval_score,
+)
 from fedsynth.evaluation.latents import LatentSummary, latent_summary
 from fedsynth.evaluation.mmd import median_bandwidth, rbf_mmd
 from fedsynth.evaluation.neighbors import Neighbors, nearest_neighbors
+from fedsynth.evaluation.occupancy import (
+    distinct_distribution,
+    distinct_moments,
+    reachable_bounds,
+    reachable_records,
+)
 from fedsynth.evaluation.participant_bootstrap import (
     participant_means,
     replicate_differences,
@@ -40,6 +52,16 @@ from fedsynth.evaluation.privacy_performance import (
     normalized_privacy_score,
     privacy_performance_score,
 )
+from fedsynth.evaluation.rank_tests import (
+    CriticalDifference,
+    FriedmanTest,
+    PairComparison,
+    can_reject,
+    critical_difference,
+    friedman_test,
+    signed_rank_p,
+    smallest_wilcoxon_p,
+)
 from fedsynth.evaluation.ranking import auroc, average_precision
 from fedsynth.evaluation.scored_system import ScoredSplit, ScoredSystem, system_replicates
 
@@ -47,10 +69,15 @@ __all__ = [
     "PRDC",
     "BallMembership",
     "BootstrapInterval",
+    "CriticalDifference",
     "EvaluationError",
+    "FriedmanTest",
+    "ImageRetrievalScore",
     "LatentSummary",
     "Neighbors",
+    "PairComparison",
     "PairedDifference",
+    "RelativeRetrieval",
     "ReliabilityDiagram",
     "ScoredSplit",
     "ScoredSystem",
@@ -62,14 +89,20 @@ __all__ = [
     "bootstrap_contrasts",
     "bootstrap_intervals",
     "brier_score",
+    "can_reject",
     "classification_metrics",
+    "critical_difference",
     "decision_metrics",
+    "distinct_distribution",
+    "distinct_moments",
     "expected_calibration_error",
     "f1_threshold",
     "fit_temperature",
     "frechet_distance",
+    "friedman_test",
     "gaussian_frechet_distance",
     "holm_adjust",
+    "image_retrieval_score",
     "latent_summary",
     "median_bandwidth",
     "mutual_ball_membership",
@@ -81,9 +114,14 @@ __all__ = [
     "predict_positive",
     "privacy_performance_score",
     "rbf_mmd",
+    "reachable_bounds",
+    "reachable_records",
+    "relative_retrieval_score",
     "reliability_diagram",
     "replicate_differences",
     "replicate_intervals",
     "scale_logits",
+    "signed_rank_p",
+    "smallest_wilcoxon_p",
     "system_replicates",
 ]
