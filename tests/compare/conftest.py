@@ -134,7 +134,7 @@ class Lab:
             "paths": {"log_dir": f"/somewhere/{seed}"},
             "data": {"num_clients": 3, "dirichlet_alpha": 0.5, "split_seed": 7},
             "model": {"normalization": "batch"},
-            "federated": {"strategy": "fedavg"},
+            "federated": {"strategy": {"name": "fedavg"}},
             "privacy": {"epsilon": epsilon},
             "paper": PAPER,
         }

@@ -96,6 +96,45 @@ def test_two_factors_of_words_are_put_together():
     assert axis.positions == (0, 1, 2)
 
 
+FEDMPA = {
+    "name": "fedmpa",
+    "sensitivity": 2.0,
+    "server_momentum": 0.9,
+    "pull_weights": [0.1, 0.1, 0.1],
+    "margin": 1.0,
+}
+
+
+def with_strategy(**numbers):
+    strategy = {**FEDMPA, **numbers} if numbers.get("name") != "fedavg" else {"name": "fedavg"}
+    stages = {"encoder": {"stage": "encoder", "strategy": strategy}}
+    return {"federated": {"strategy": strategy}, "stages": stages}
+
+
+def test_strategies_are_told_apart_by_their_name_not_by_numbers_that_only_one_has():
+    found = factors(with_strategy(), with_strategy(name="fedavg"))
+    assert [(factor.key, factor.values) for factor in found] == [
+        ("federated.strategy.name", ("fedmpa", "fedavg"))
+    ]
+    assert found[0].copies == ("stages.encoder.strategy.name",)
+    assert found[0].companions == ()
+    assert sweep_axis(found).labels == ("fedmpa", "fedavg")
+
+
+def test_a_number_of_one_strategy_is_a_factor_of_its_own():
+    found = factors(with_strategy(sensitivity=1.0), with_strategy(sensitivity=4.0))
+    assert [(factor.key, factor.values) for factor in found] == [
+        ("federated.strategy.sensitivity", (1.0, 4.0))
+    ]
+    mixed = factors(
+        with_strategy(sensitivity=1.0), with_strategy(sensitivity=4.0), with_strategy(name="fedavg")
+    )
+    assert {factor.key: factor.values for factor in mixed} == {
+        "federated.strategy.name": ("fedmpa", "fedmpa", "fedavg"),
+        "federated.strategy.sensitivity": (1.0, 4.0, ABSENT),
+    }
+
+
 def test_infinity_is_a_word_on_the_axis_not_a_place():
     values = (16.0, math.inf, 4.0)
     axis = sweep_axis(find_factors([{"privacy.epsilon": value} for value in values]))

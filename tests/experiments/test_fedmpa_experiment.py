@@ -38,7 +38,7 @@ SPEECH = (
 )  # fmt: skip
 PAIRED = (
     EXPERIMENT, "data=xray_ecg", "data.source=real", "data.download=false", "data.num_clients=2",
-    "data.min_records_per_client=4", "data.image_size=28", "stages.clients.image_size=12", "debug=limit",
+    "data.min_records_per_client=4", "stages.clients.image_size=12", "debug=limit",
     "trainer.num_threads=1", *NETWORK,
 )  # fmt: skip
 STAGES = tuple(compose_config([EXPERIMENT]).stages)
@@ -183,7 +183,7 @@ def test_a_corpus_without_the_marker_is_not_called_simulated(corpus: Path, tmp_p
     [
         ("here", ["data.source=real"], "holds simulated data; point EDAIC_ROOT (data.edaic_root) at the real"),
         ("nowhere", [], "is not a folder. Set EDAIC_ROOT (data.edaic_root)"),
-        ("here", ["data.num_clients=9"], "data.num_clients"),
+        ("here", ["data.num_clients=9"], "(From stages.clients, where num_clients=9, min_depressed_per_client=1"),
     ],
 )  # fmt: skip
 def test_a_corpus_that_does_not_fit_is_one_message(

@@ -32,6 +32,7 @@ from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.planner import plan_stages
 from fedsynth.pipeline.settings import build_settings
 from fedsynth.pipeline.stage import find_stage
+from fedsynth.privacy.prototype_release import PrototypeMechanism
 from fedsynth.prototypes.class_prototypes import ClassPrototypes, pooled_prototypes
 from fedsynth.run import Run
 from fedsynth.run_sources import planner_sources
@@ -243,17 +244,85 @@ def test_noisy_prototypes_of_fedmpa_are_one_entry_and_its_weights_another(
     assert stage.price(system_settings("fedmpa", prototype_privacy=NOISE)) == (math.inf, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("system", "modalities", "num_modalities"),
+    [
+        ("fedmpa", ["image", "ecg"], 3),
+        ("fedmpa", ["ecg"], 2),
+        ("fedgpd", ["image", "ecg"], 1),
+        ("fedproto", ["image", "ecg"], 1),
+    ],
+)
+def test_the_ledger_states_the_noise_that_is_added(
+    tmp_path: Path,
+    stored: Artifact,
+    system: str,
+    modalities: list[str],
+    num_modalities: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied: list[tuple[int, float]] = []
+    noise_std = PrototypeMechanism.noise_std
+
+    def seen(mechanism: PrototypeMechanism, count: int) -> float:
+        applied.append((count, noise_std(mechanism, count)))
+        return applied[-1][1]
+
+    monkeypatch.setattr(PrototypeMechanism, "noise_std", seen)
+    made = train_system(tmp_path, stored, system, prototype_privacy=NOISE, modalities=modalities)
+    numbers = {name: value for name, value in NOISE.items() if name not in ("mechanism", "secure_noise")}
+    wanted = PrototypeMechanism(**numbers, num_rounds=ROUNDS, num_modalities=num_modalities)
+    entry = made.manifest["ledger"][0]
+    # Nine records of each class at one client, six at the other.
+    assert entry["noise_std_range"] == pytest.approx([noise_std(wanted, 9), noise_std(wanted, 6)])
+    assert entry["num_releases"] == 4 * ROUNDS * num_modalities
+    assert {count for count, _ in applied} == {6, 9}
+    for count, std in applied:
+        assert std == pytest.approx(noise_std(wanted, count))
+
+
+def test_noise_that_leaves_nothing_to_send_is_refused_before_training(
+    tmp_path: Path, stored: Artifact
+) -> None:
+    with pytest.raises(ConfigError, match="min_class_records=10 leaves no prototype to send"):
+        train_system(tmp_path, stored, "fedmpa", prototype_privacy={**NOISE, "min_class_records": 10})
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "limit", [{"limit_train_batches": 1}, {"fast_dev_run": True}, {"overfit_batches": 1}]
+)
+def test_noise_for_all_records_is_not_added_to_means_of_some(
+    tmp_path: Path, stored: Artifact, limit: dict[str, Any]
+) -> None:
+    ((name, value),) = limit.items()
+    with pytest.raises(
+        ConfigError, match=f"trainer.{name}={value} cannot be combined with noisy prototypes"
+    ) as caught:
+        train_system(tmp_path, stored, "fedproto", trainer=limit, prototype_privacy=NOISE)
+    assert caught.value.key == f"trainer.{name}"
+
+
 def test_noise_that_covers_the_training_is_all_that_fedproto_publishes(
     tmp_path: Path, stored: Artifact
 ) -> None:
     covering = {**NOISE, "covers": "training"}
-    made = train_system(tmp_path, stored, "fedproto", rounds=ROUNDS, prototype_privacy=covering)
+    made = train_system(
+        tmp_path / "covering",
+        stored,
+        "fedproto",
+        rounds=ROUNDS,
+        prototype_privacy=covering,
+        checkpoint="last",
+    )
     (entry,) = made.manifest["ledger"]
     assert (entry["epsilon"], entry["delta"]) == (4.0, 1e-5)
     stage = find_stage("fusion_encoder", "fusion_encoder")
     assert stage.price(system_settings("fedproto", prototype_privacy=covering)) == (4.0, 1e-5)
     # Taking the encoders as given is no guarantee for their training, which used the very records.
     assert stage.price(system_settings("fedproto", prototype_privacy=NOISE)) == (math.inf, 0.0)
+    given = train_system(tmp_path / "given", stored, "fedproto", rounds=1, prototype_privacy=NOISE)
+    assert [entry["epsilon"] for entry in given.manifest["ledger"]] == [4.0, "inf"]
     assert stage.price(system_settings("local")) is None
 
 
@@ -358,10 +427,18 @@ def test_noise_on_prototypes_is_refused_where_there_are_none(system: str) -> Non
 @pytest.mark.parametrize("system", ["fedgpd", "fedmpa"])
 def test_noise_cannot_cover_training_whose_weights_are_sent(system: str) -> None:
     assert build(system, prototype_privacy=NOISE)
-    assert build("fedproto", prototype_privacy={**NOISE, "covers": "training"})
-    error = refused(system, prototype_privacy={**NOISE, "covers": "training"})
+    error = refused(system, prototype_privacy={**NOISE, "covers": "training"}, checkpoint="last")
     assert error.key == f"{PATH}.prototype_privacy.covers"
     assert f"covers=training cannot hold with {system}" in str(error)
+
+
+def test_noise_cannot_cover_the_choice_of_a_round() -> None:
+    covering = {**NOISE, "covers": "training"}
+    assert build("fedproto", prototype_privacy=covering, checkpoint="last")
+    error = refused("fedproto", prototype_privacy=covering, checkpoint="best")
+    assert error.key == f"{PATH}.checkpoint"
+    assert f"{PATH}.checkpoint must be last with prototype_privacy.covers=training, got best" in str(error)
+    assert "federated.checkpoint=last" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +480,7 @@ def test_an_unknown_number_of_a_strategy_is_refused(changes: dict[str, Any], key
 def test_a_budget_counts_what_noisy_prototypes_cost() -> None:
     words = [
         "experiment=feddp_pald/centralized", "federated=fedproto", "privacy=dp_prototypes", "~stages.encode",
-        "privacy.prototypes.covers=training", "privacy.epsilon=4",
+        "privacy.prototypes.covers=training", "privacy.epsilon=4", "federated.checkpoint=last",
     ]  # fmt: skip
     Run(compose_config([*words, "privacy.budget=4"])).check()
     with pytest.raises(BudgetError, match="fusion_encoder 4 = 4"):

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedsynth.composition import CONFIG_DIR
 from fedsynth.pipeline.artifacts import Artifact
-from fedsynth.pipeline.fingerprint import canonical
 from fedsynth.stages import training
 
 SYSTEMS = ("centralized", "fedavg", "fedprox", "fedproto", "fedgpd", "fedmpa", "local")
@@ -50,10 +49,12 @@ def train_system(
     *,
     rounds: int = 2,
     key: str = "0" * 64,
+    trainer: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Artifact:
     asked = system_settings(system, numbers, **changes)
-    return run_stage("fusion_encoder", asked, {"clients": clients}, stage_context(folder, rounds, key=key))
+    context = stage_context(folder, rounds, key=key, trainer=trainer or {})
+    return run_stage("fusion_encoder", asked, {"clients": clients}, context)
 
 
 def history(encoder: Artifact) -> list[dict[str, float]]:
@@ -79,8 +80,3 @@ def killed_at(round_: int, train: Callable[[], Any]) -> None:
         patch.setattr(training, "epoch_progress", lambda context, trainer_class: [Kill()])
         with pytest.raises(InterruptedError):
             train()
-
-
-def plain(settings_: Any) -> Any:
-    """Settings as a manifest stores them."""
-    return canonical(settings_)

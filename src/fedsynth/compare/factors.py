@@ -8,7 +8,7 @@ way are one *factor*.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,10 @@ def flat_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing_keys(settings: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """The keys that differ, with one value per group. A stage that some groups lack is one key, not many."""
+    """The keys that differ, with one value per group. A stage that some groups lack is one key, not many.
+
+    Of federated strategies the name is the key; their numbers are others only where one strategy has several.
+    """
     stages = [{name for key in flat if (name := _stage_of(key)) is not None} for flat in settings]
     partial = {name for group in stages for name in group if any(name not in other for other in stages)}
     found: dict[str, tuple[Any, ...]] = {
@@ -105,7 +108,18 @@ def differing_keys(settings: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, .
         values = tuple(flat.get(key, ABSENT) for flat in settings)
         if len({shown(value) for value in values}) > 1:
             found[key] = values
-    return found
+    return {key: values for key, values in found.items() if not _comes_with_its_name(key, found)}
+
+
+def _comes_with_its_name(key: str, found: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether a number of a strategy differs only because the strategy does: groups of one name have one value."""
+    section, dot, number = key.rpartition(".")
+    names = found.get(f"{section}.name", ()) if section.endswith("strategy") and dot else ()
+    if not names or number == "name":
+        return False
+    return len({(name, shown(value)) for name, value in zip(names, found[key], strict=True)}) == len(
+        set(names)
+    )
 
 
 def find_factors(settings: Sequence[dict[str, Any]], commands: str = "") -> list[Factor]:

@@ -17,6 +17,7 @@ from fedsynth.stages.fusion_encoder.private_training import PrivateFusionEncoder
 from fedsynth.stages.fusion_encoder.spec import FusionEncoderSettings, uncovered
 from fedsynth.stages.fusion_encoder.training import num_models, train
 from fedsynth.stages.multimodal.federation_files import save_federation
+from fedsynth.stages.multimodal.strategies import shared_modalities
 from fedsynth.stages.multimodal.training import Trained
 from fedsynth.stages.multimodal.training_ledger import training_ledger
 from fedsynth.stages.training import seed_everything
@@ -41,7 +42,8 @@ def run(settings: FusionEncoderSettings, inputs: Mapping[str, Artifact], context
     if "xray_encoder" in inputs:
         module.network.image_encoder.load_state_dict(inputs["xray_encoder"].load("encoder.safetensors"))
     if private is None:
-        entries = training_ledger(settings, MODALITIES, context, pairs.train)
+        shared = shared_modalities(settings, MODALITIES, settings.modalities)
+        entries = training_ledger(settings, shared, context, pairs.train)
     else:
         entries = [private.ledger_entry(context.name, uncovered(settings))]
     trained = train(module, pairs, settings, context, seed=seed)

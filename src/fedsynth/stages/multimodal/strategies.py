@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -40,27 +41,26 @@ def build_strategy(
         settings: Of the stage.
         module: To be trained; FedBN and FedMPA ask it for names.
         modalities: The two single ones, in the order of FedMPA's weights.
-        trained: Those the network is trained with, all if None: prototypes of FedMPA are made of their embeddings
-            and of the fused one.
+        trained: Those the network is trained with, all if None.
         context: Its key names the noise stream, so that no two different trainings share one.
     """
     options = settings.options(f"stages.{context.name}.strategy")
-    named = (*modalities, FUSED)
-    shown = [name for name in named if trained is None or name in (*trained, FUSED)]
+    sharing: dict[str, Any] = {}
+    if settings.shares_prototypes:
+        sharing = sharing_arguments(settings, shared_modalities(settings, modalities, trained), context)
     match options:
         case FedProxOptions():
             return FedProx(proximal_weight=options.proximal_weight)
         case FedProtoOptions():
-            sharing = sharing_arguments(settings, (FUSED,), context)
             return FedProto(pull_weight=options.pull_weight, **sharing)
         case FedGPDOptions():
             return FedGPD(
                 distillation_weight=options.distillation_weight,
                 temperature=options.temperature,
-                **sharing_arguments(settings, (FUSED,), context),
+                **sharing,
             )
         case FedMPAOptions():
-            return _fedmpa(options, module, named, sharing_arguments(settings, shown, context))
+            return _fedmpa(options, module, (*modalities, FUSED), sharing)
     plain = {"fedbn": lambda: FedBN(batch_norm_names(module)), "local": LocalOnly, "fedavg": FedAvg}
     return plain[options.name]()
 
@@ -75,10 +75,24 @@ def _fedmpa(
     return FedMPA(parameters=parameter_names(module), **numbers, **sharing)
 
 
+def shared_modalities(
+    settings: TrainingSettings, modalities: Sequence[str], trained: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """The embeddings that clients make prototypes of: the fused one, under FedMPA after those of single modalities.
+
+    Args:
+        settings: Of the stage.
+        modalities: The two single ones.
+        trained: Those the network is trained with, all if None; the others have no embedding.
+    """
+    single = [name for name in modalities if trained is None or name in trained]
+    return (*single, FUSED) if settings.strategy_name == "fedmpa" else (FUSED,)
+
+
 def sharing_arguments(
     settings: TrainingSettings, modalities: Sequence[str], context: StageContext
 ) -> dict[str, Any]:
-    """What every strategy with prototypes is told about them."""
+    """What every strategy with prototypes is told about them; ``modalities`` as ``shared_modalities`` says."""
     privacy = settings.privacy(f"stages.{context.name}.prototype_privacy")
     mechanism = None
     if privacy.mechanism == "gaussian":

@@ -41,7 +41,7 @@ def training_ledger(
 
     Args:
         settings: Of the stage.
-        modalities: The two single ones.
+        modalities: The embeddings that clients make prototypes of, see ``shared_modalities``.
         context: Of the stage.
         records: Training records, counted only.
 

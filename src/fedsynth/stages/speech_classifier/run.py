@@ -12,7 +12,7 @@ from fedsynth.pipeline.stage import Outcome, StageContext
 from fedsynth.seeding import derive_seed
 from fedsynth.stages.multimodal.class_counts import count_classes
 from fedsynth.stages.multimodal.federation_files import save_federation
-from fedsynth.stages.multimodal.strategies import build_strategy
+from fedsynth.stages.multimodal.strategies import build_strategy, shared_modalities
 from fedsynth.stages.multimodal.training import Trained, train_centralized, train_federated
 from fedsynth.stages.multimodal.training_ledger import training_ledger
 from fedsynth.stages.speech_classifier.datamodule import SpeechClientsData
@@ -39,7 +39,7 @@ def run(settings: SpeechClassifierSettings, inputs: Mapping[str, Artifact], cont
     )
     if settings.class_weighting == "client":
         module.weigh_classes(count_classes(speech.train.label, speech.train.client))
-    entries = training_ledger(settings, MODALITIES, context, speech.train)
+    entries = training_ledger(settings, shared_modalities(settings, MODALITIES), context, speech.train)
     trained = _train(module, speech, settings, context, seed=seed)
     if context.rank != 0:
         return Outcome()
