@@ -128,6 +128,13 @@ def test_batch_limits_hold_for_prototypes_too(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", sorted(PROTOTYPE_STRATEGIES))
 def test_the_global_random_state_neither_matters_nor_moves(tmp_path, name) -> None:
+    class DrawingNet(EmbeddingNet):
+        """Draws while it embeds, as a user's transform might."""
+
+        def embed(self, batch):  # type: ignore[no-untyped-def]
+            embeddings, *rest = super().embed(batch)
+            return {m: z + 0.01 * torch.rand_like(z) for m, z in embeddings.items()}, *rest
+
     class Draw(Callback):
         def on_train_start(self, *args: object) -> None:
             torch.manual_seed(11)
@@ -137,8 +144,8 @@ def test_the_global_random_state_neither_matters_nor_moves(tmp_path, name) -> No
 
     draw = Draw()
     one, other = (PROTOTYPE_STRATEGIES[name](**noisy()) for _ in range(2))
-    fit(tmp_path, one)
-    fit(tmp_path, other, callbacks=[draw])
+    fit(tmp_path, one, module=DrawingNet())
+    fit(tmp_path, other, module=DrawingNet(), callbacks=[draw])
     assert_same(one.state_dict(), other.state_dict())
     assert draw.drawn == torch.rand(3, generator=torch.Generator().manual_seed(11)).tolist()
 
