@@ -58,9 +58,8 @@ class ClientOptimization(_AutomaticOptimization):
             loss, module = result.closure_loss * shares, self.trainer.lightning_module
             objective = self.strategy.local_objective(loss, module, self.global_state, result.extra)
             result.closure_loss = objective / shares
-        result.extra = apply_to_collection(
-            result.extra, Tensor, Tensor.detach
-        )  # else callbacks hold the graph
+        # Else callbacks, which are given it as the step's outputs, would hold the graph.
+        result.extra = apply_to_collection(result.extra, Tensor, Tensor.detach)
         return result
 
 
