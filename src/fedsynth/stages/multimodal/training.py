@@ -101,7 +101,7 @@ def train_federated(
     models = {client: within_network(state) for client, state in chosen.models().items()}
     if not settings.shares_weights:
         # fidelity: untrained-client-models
-    initial = clone_state(module.network, "cpu")  # no weights are averaged, so these never changed
+        initial = clone_state(module.network, "cpu")  # no weights are averaged, so these never changed
         models = {client: models.get(client, initial) for client in range(num_clients)}
     return Trained(history, "round", round_, chosen.server(), models)
 
