@@ -276,7 +276,13 @@ def toy_command(second: str = "normal") -> list[str]:
         },
     }
     text = ",".join(f"{name}:{as_override(config)}" for name, config in stages.items())
-    words = [f"++stages={{{text}}}", "experiment_name=toy", "logger=none", "trainer.num_threads=1"]
+    words = [
+        "+data=xray_ecg",
+        f"++stages={{{text}}}",
+        "experiment_name=toy",
+        "logger=none",
+        "trainer.num_threads=1",
+    ]
     return [sys.executable, "-m", "fedsynth.train", *words]
 
 

@@ -94,7 +94,10 @@ def resolved(config: DictConfig) -> dict[str, Any]:
         )
     for section in ("stages", "paths", "data", "trainer"):
         if not isinstance(values.get(section), dict):
-            raise ConfigError(f"{section} must be a section of keys and values, got {values.get(section)!r}.")
+            hint = " An experiment brings its own; without one say +data=NAME." if section == "data" else ""
+            raise ConfigError(
+                f"{section} must be a section of keys and values, got {values.get(section)!r}.{hint}"
+            )
     return values  # type: ignore[return-value]
 
 

@@ -116,7 +116,9 @@ def test_paper_sized_classifier_has_the_parts_parameter_count_and_shapes():
     image, ecg = torch.randn(3, 1, 28, 28, generator=source), torch.randn(3, 1, 256, generator=source)
     out = model(image, ecg, MASK[:3])
     shapes = {field.name: tuple(getattr(out, field.name).shape) for field in dataclasses.fields(out)}
-    assert shapes == {"latent": (3, 64), "logits": (3, 2), "gates": (3, 2), "attention": (3, 2, 2)}
+    assert shapes == {
+        "latent": (3, 64), "logits": (3, 2), "gates": (3, 2), "attention": (3, 2, 2), "image": (3, 128), "ecg": (3, 128),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("normalization", ["group", "batch"])
