@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -57,9 +58,9 @@ class MultimodalClassifier(L.LightningModule):
         # Registered, so that they follow the module to its device and a sharded federation keeps them to itself.
         self.val_metrics = nn.ModuleList(metric for metrics in self.scores.values() for metric in metrics)
 
+    @abstractmethod
     def answer(self, batch: Mapping[str, Tensor]) -> Answer:
         """Logits and embeddings with everything shown that the network was made for."""
-        raise NotImplementedError
 
     def training_answer(self, batch: Mapping[str, Tensor]) -> Answer:
         """The same while it trains, where modalities may be hidden. Here: everything is shown."""
