@@ -1,0 +1,14 @@
+"""Which stages leave a set of labelled images (``images.safetensors``). Needs no torch."""
+
+from __future__ import annotations
+
+#: Real images with patients, in the splits train, val and test.
+REAL_IMAGES = ("xray_images",)
+#: Images made of the training images of a site, in the split train only; rows of ``train.source`` name the origin.
+MADE_IMAGES = ("vae_reconstruction", "select_images", "data_sharing")
+#: Anything a classifier can be trained on.
+IMAGE_SETS = REAL_IMAGES + MADE_IMAGES
+
+#: How labels are coded: one class a record, or a vector of 0 and 1.
+MULTICLASS, MULTILABEL = "multiclass", "multilabel"
+TASKS = (MULTICLASS, MULTILABEL)
