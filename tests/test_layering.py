@@ -23,6 +23,7 @@ PURE = {
     "diffusion": set(),
     "evaluation": set(),
     "attacks": {"evaluation", "privacy", "prototypes"},
+    "selection": {"attacks", "evaluation"},
 }
 FOUNDATION = {"records", "errors", "seeding"}
 FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "hydra", "omegaconf", "wandb"}
