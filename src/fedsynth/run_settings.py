@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedsynth.data.official import DATASET_NAMES
+from fedsynth.data.cxr_sites.source import CXR_SITES
+from fedsynth.data.official import DOWNLOADED_NAMES
+from fedsynth.data.xray.source import DATASETS
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import build_settings, setting, unknown_key
 from fedsynth.run_folder import check_run_folder
@@ -35,6 +37,32 @@ class DataSettings:
     dir: str = setting()
     download: bool = setting()
     image_size: int = setting(one_of=(28, 64, 128, 224), remedy="These are the sizes MedMNIST publishes.")
+
+
+@dataclass(frozen=True)
+class XrayDataSettings:
+    """Where X-rays with patients come from: read at the size they are stored at, resized by the stage."""
+
+    source: str = setting(one_of=("auto", "real", "simulated"))
+    dir: str = setting()
+    download: bool = setting(one_of=(False,), remedy="No public address has these files.")
+    dataset: str = setting(one_of=tuple(DATASETS))
+    image_size: int = setting(minimum=8, remedy="Pixels of a side; any number up to the stored size.")
+
+
+@dataclass(frozen=True)
+class CxrDataSettings:
+    """Where the licensed corpora of chest X-rays are, each in a folder of its own."""
+
+    source: str = setting(
+        one_of=("real",),
+        remedy="Nothing stands in for them; data=kermany data.source=simulated tries the code.",
+    )
+    dir: str = setting()
+    download: bool = setting(one_of=(False,), remedy="Access is by their publishers only.")
+    dataset: str = setting(one_of=CXR_SITES)
+    roots: dict[str, Any] = setting(remedy="A folder, or null, by data set.")
+    image_size: int = setting(minimum=8, remedy="Pixels of a side.")
 
 
 @dataclass(frozen=True)
@@ -73,14 +101,16 @@ def check_run_settings(config: dict[str, Any]) -> None:
     """
     sections = (
         (RunSettings, config, ""),
-        (CorpusSettings if _is_corpus(config) else DataSettings, config["data"], "data"),
+        (_data_settings(config), config["data"], "data"),
         (PathSettings, config["paths"], "paths"),
         (BudgetSettings, config["privacy"], "privacy"),
     )
     checked = []
     for settings_type, values, path in sections:
         known = [field.name for field in fields(settings_type)]
-        built = build_settings(settings_type, {name: values[name] for name in known if name in values}, path)
+        built: Any = build_settings(
+            settings_type, {name: values[name] for name in known if name in values}, path
+        )
         checked.append((values, built))
     # OmegaConf takes "off" for false; Python takes the string for true.
     for key, value in (("plan", config["plan"]), ("data.download", config["data"].get("download", False))):
@@ -117,6 +147,15 @@ def check_run_settings(config: dict[str, Any]) -> None:
         check_run_folder(Path(config["paths"]["log_dir"]) / "runs" / str(config["experiment_name"]))
 
 
+def _data_settings(config: Mapping[str, Any]) -> type:
+    """The kind of data config: a corpus, X-rays with patients, or what can be downloaded."""
+    if _is_corpus(config):
+        return CorpusSettings
+    if "roots" in config["data"]:
+        return CxrDataSettings
+    return XrayDataSettings if "dataset" in config["data"] else DataSettings
+
+
 def _is_corpus(config: Mapping[str, Any]) -> bool:
     """Whether the data config (``data=edaic``) names a corpus instead of DATA_DIR."""
     return "edaic_root" in config["data"]
@@ -135,7 +174,7 @@ def _check_files(files: Any) -> None:
         return
     if not isinstance(files, Mapping):
         raise ConfigError(f"data.files must hold file names by data set, got {files!r}. {remedy}")
-    known = [name for name in DATASET_NAMES if name != "mitdb"]
+    known = [name for name in DOWNLOADED_NAMES if name != "mitdb"]
     for name, value in files.items():
         key = f"data.files.{name}"
         if name not in known:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsynth.data.cxr_sites.source import CXR_SITES, locate_site
 from fedsynth.data.edaic.source import CorpusRequest, corpus_on_disk, resolve_corpus
-from fedsynth.data.official import CORPUS_NAMES
+from fedsynth.data.official import CORPUS_NAMES, UNPUBLISHED_NAMES
 from fedsynth.data.sources import DataSource, locate, resolve_sources
+from fedsynth.data.xray.source import DATASETS, XRAY, XraySource, combine
 from fedsynth.errors import DataError
 from fedsynth.pipeline.planner import Source
 from fedsynth.pipeline.stage import find_stage
@@ -46,6 +48,7 @@ def obtain_sources(config: Mapping[str, Any]) -> dict[str, DataSource]:
         name: resolve_corpus(_corpus_request(config), mode=mode, simulated_dir=simulated_dir)
         for name in _corpus_names(config)
     }
+    found |= _cxr_sources(config)
     files = _file_names(config)
     if files:
         found |= resolve_sources(
@@ -57,7 +60,7 @@ def obtain_sources(config: Mapping[str, Any]) -> dict[str, DataSource]:
             filenames=data.get("files") or {},
             size=data["image_size"],
         )
-    return found
+    return _with_xray(config, found)
 
 
 def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], list[str]]:
@@ -75,7 +78,11 @@ def sources_on_disk(config: Mapping[str, Any]) -> tuple[dict[str, DataSource], l
         if corpus is None:
             return {}, [*remarks, UNKNOWN_KEYS]
         found[name] = corpus
-    return found, remarks
+    try:
+        found |= _cxr_sources(config, planning=True)
+    except DataError as error:
+        return {}, [*remarks, str(error), UNKNOWN_KEYS]
+    return _with_xray(config, found), remarks
 
 
 def _corpus_names(config: Mapping[str, Any]) -> list[str]:
@@ -83,7 +90,38 @@ def _corpus_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def _file_names(config: Mapping[str, Any]) -> list[str]:
-    return [name for name in source_names(config) if name not in CORPUS_NAMES]
+    named = [name for name in source_names(config) if name not in (*CORPUS_NAMES, XRAY)]
+    return sorted({*named, *(DATASETS[name].source for name in _xray_datasets(config))})
+
+
+def _xray_datasets(config: Mapping[str, Any]) -> list[str]:
+    """Data sets named by the stages that read X-rays; what is no name is left to the check of settings."""
+    return sorted(_named_xrays(config) & set(DATASETS))
+
+
+def _named_xrays(config: Mapping[str, Any]) -> set[str]:
+    readers = [stage for stage in config["stages"].values() if XRAY in find_stage(stage["stage"], "").data]
+    return {str(stage.get("dataset")) for stage in readers}
+
+
+def _cxr_sources(config: Mapping[str, Any], *, planning: bool = False) -> dict[str, DataSource]:
+    """The licensed corpora of chest X-rays that stages name."""
+    roots, cache = config["data"].get("roots") or {}, Path(config["paths"]["log_dir"]) / "cache"
+    return {
+        name: locate_site(
+            name, Path(roots[name]) if roots.get(name) else None, cache_dir=cache, planning=planning
+        )
+        for name in sorted(_named_xrays(config) & set(CXR_SITES))
+    }
+
+
+def _with_xray(config: Mapping[str, Any], found: Mapping[str, DataSource]) -> dict[str, DataSource]:
+    """The sources with those of X-rays as one, under the name that stages ask for; none if one of them is missing."""
+    wanted = {name: DATASETS[name].source for name in _xray_datasets(config)}
+    wanted |= {name: name for name in _named_xrays(config) & set(CXR_SITES)}
+    if not wanted or not set(wanted.values()) <= set(found):
+        return dict(found)
+    return {**found, XRAY: combine({name: found[source] for name, source in wanted.items()})}
 
 
 def _simulated_dir(config: Mapping[str, Any]) -> Path:
@@ -144,11 +182,15 @@ def _simulated_on_disk(config: Mapping[str, Any]) -> dict[str, DataSource]:
 
     root = _simulated_dir(config) / f"v{SIMULATION_VERSION}-seed0"
     size = config["data"]["image_size"]
-    return {name: locate(name, root, download=False, size=size) for name in _file_names(config)}
+    # A set of X-rays with patients has a folder of its own.
+    folders = {name: root / name if name in UNPUBLISHED_NAMES else root for name in _file_names(config)}
+    return {name: locate(name, folder, download=False, size=size) for name, folder in folders.items()}
 
 
 def source_records(source: DataSource) -> list[dict[str, Any]]:
     """Manifest entries of a data source: one per file, or one for a directory of many."""
+    if isinstance(source, XraySource):
+        return [entry for dataset in (source.datasets or {}).values() for entry in source_records(dataset)]
     common = {"name": source.name, "simulated": source.simulated, "licence": source.licence}
     if len(source.files) > 3:
         known = all(file.known for file in source.files)

@@ -184,7 +184,10 @@ class StandardizedCodec:
         self, image: Float[Tensor, "n c h w"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "n d i j"]:
         """σ_data (z - mean) / std of the inner latents z."""
-        latent = self.codec.encode(image, generator)
+        return self.standardize(self.codec.encode(image, generator))
+
+    def standardize(self, latent: Float[Tensor, "n d i j"]) -> Float[Tensor, "n d i j"]:
+        """σ_data (z - mean) / std of latents z that the inner codec encoded already."""
         mean, std = self._moments(latent)
         return (latent - mean) * (self.sigma_data / std)
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEDMNIST_SIZES = (28, 64, 128, 224)  # pixels
-DATASET_NAMES = ("pneumoniamnist", "chestmnist", "mitdb")  # below DATA_DIR, can be downloaded
+DOWNLOADED_NAMES = ("pneumoniamnist", "chestmnist", "mitdb")  # below DATA_DIR, can be downloaded
+UNPUBLISHED_NAMES = (
+    "kermany",
+    "nih1000",
+    "pneumoniamnist_patients",
+)  # below DATA_DIR, made by the user of public data
+DATASET_NAMES = (
+    DOWNLOADED_NAMES + UNPUBLISHED_NAMES
+)  # append only: the place decides the stream of a simulation
 CORPUS_NAMES = ("edaic",)  # under a licence, never downloaded; each has a root of its own
 
 _ZENODO = "https://zenodo.org/records/10519652/files"
@@ -31,6 +39,12 @@ LICENCES = {
     "pneumoniamnist": "CC BY 4.0 (Yang et al., Scientific Data 2023; Kermany et al., Cell 2018)",
     "chestmnist": "CC BY 4.0 (Yang et al., Scientific Data 2023; Wang et al., CVPR 2017; NIH)",
     "mitdb": "ODC-By 1.0 (Moody & Mark 2001, doi:10.13026/C2F305; Goldberger et al. 2000)",
+    "kermany": "CC BY 4.0 (Kermany, Zhang & Goldbaum, doi:10.17632/rscbjbr9sj; Kermany et al., Cell 2018)",
+    "nih1000": "no restrictions of use; acknowledge the NIH Clinical Center (Wang et al., CVPR 2017)",
+    "pneumoniamnist_patients": "CC BY 4.0 (Yang et al., Scientific Data 2023; Kermany et al., Cell 2018)",
+    "mimic": "PhysioNet Credentialed Health Data License 1.5.0 (Johnson et al., arXiv:1901.07042, 2019)",
+    "chexpert": "Stanford research use agreement, no redistribution (Irvin et al., AAAI 2019)",
+    "chestxray14": "no restrictions of use; acknowledge the NIH Clinical Center (Wang et al., CVPR 2017)",
     "edaic": "end-user licence of the University of Southern California, no redistribution "
     "(Gratch et al., LREC 2014; Ringeval et al., AVEC 2019)",
 }

@@ -16,7 +16,7 @@ import numpy as np
 from filelock import FileLock
 
 from fedsynth.data import phantoms
-from fedsynth.data.official import DATASET_NAMES
+from fedsynth.data.official import DATASET_NAMES, UNPUBLISHED_NAMES
 from fedsynth.errors import ConfigError, DataError
 
 SIMULATION_VERSION = 1  # raise it when the same seed gives other data
@@ -25,17 +25,17 @@ CHEST_SPLITS = {"train": 600, "val": 100, "test": 200}
 
 
 def write_simulated(name: str, directory: str | Path, *, seed: int, size: int) -> Path:
-    """Write one simulated data set unless it is there, and return its path.
+    """Write one simulated data set unless it is there, and return its path; of X-rays with patients, its folder.
 
     Below ``directory/v<version>-seed<seed>/`` the layout is that of a data directory: ``medmnist/<file>.npz``
-    and ``mitdb/``. A data set appears under its final name only when it is complete. The random streams of
-    the data sets are independent.
+    and ``mitdb/``; each set of X-rays with patients has a data directory of its own, named after it. A data set
+    appears under its final name only when it is complete. The random streams of the data sets are independent.
 
     Args:
-        name: "pneumoniamnist", "chestmnist" or "mitdb".
+        name: One of `DATASET_NAMES`.
         directory: Where to write.
         seed: Of the simulation, ≥ 0.
-        size: Side of the images in pixels, ≥ 16; ignored for mitdb.
+        size: Side of the images in pixels, ≥ 16; ignored for mitdb and for X-rays with patients.
 
     Raises:
         ConfigError: For an unknown name, a negative seed or a size below 16.
@@ -47,7 +47,8 @@ def write_simulated(name: str, directory: str | Path, *, seed: int, size: int) -
         raise ConfigError(f"Simulation needs seed ≥ 0 and size ≥ 16 pixels, got {seed} and {size}.")
     root = Path(directory).expanduser() / f"v{SIMULATION_VERSION}-seed{seed}"
     file = f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
-    path = root / "mitdb" if name == "mitdb" else root / "medmnist" / file
+    is_folder = name == "mitdb" or name in UNPUBLISHED_NAMES
+    path = root / name if is_folder else root / "medmnist" / file
     if path.exists():  # before locking: the place may be read-only by now
         return path
     try:
@@ -66,10 +67,8 @@ def _write(name: str, path: Path, rng: np.random.Generator, size: int) -> None:
     """Write into a temporary neighbor, then rename."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        if name == "mitdb":
-            from fedsynth.data.simulated_ecg import write_records
-
-            write_records(temporary, rng)
+        if name == "mitdb" or name in UNPUBLISHED_NAMES:
+            _write_folder(name, temporary, rng)
             temporary.chmod(0o755)  # mkdtemp makes it private
             temporary.replace(path)
             return
@@ -78,6 +77,18 @@ def _write(name: str, path: Path, rng: np.random.Generator, size: int) -> None:
         (temporary / path.name).replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_folder(name: str, folder: Path, rng: np.random.Generator) -> None:
+    """A data set of several files. Imported here: its format needs a package of its own."""
+    if name == "mitdb":
+        from fedsynth.data.simulated_ecg import write_records
+
+        write_records(folder, rng)
+        return
+    from fedsynth.data.xray.simulated import write_xray
+
+    write_xray(name, folder, rng)
 
 
 def _pneumonia(rng: np.random.Generator, size: int) -> dict[str, Any]:

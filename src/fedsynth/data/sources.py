@@ -19,9 +19,11 @@ from fedsynth.data.official import (
     MEDMNIST_SIZES,
     MITDB_SUMS_SHA256,
     MITDB_URL,
+    UNPUBLISHED_NAMES,
     official_medmnist,
 )
 from fedsynth.data.source_files import DataSource, SourceFile, digest_of, make_source
+from fedsynth.data.xray.source import BY_SOURCE, places
 from fedsynth.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -42,15 +44,16 @@ def locate(
 ) -> DataSource:
     """Find one data set below `data_dir`, or download it.
 
-    Looks at ``data_dir/medmnist/<file>``, then ``data_dir/<file>``; for MIT-BIH at ``data_dir/mitdb/``. A
+    Looks at ``data_dir/medmnist/<file>``, then ``data_dir/<file>``; for MIT-BIH at ``data_dir/mitdb/``; for X-rays with
+    patients, which nobody publishes in this form and which are never downloaded, where `DATASETS` says. A
     digest that differs from the published one is logged and marked ``known=False``, never refused: copies
     with another order or compression are legitimate, damage is the reader's business.
 
     Args:
-        name: "pneumoniamnist", "chestmnist" or "mitdb".
+        name: One of `DATASET_NAMES`.
         data_dir: The directory that holds the data (DATA_DIR).
         download: Fetch the published files into `data_dir` if nothing is found.
-        size: Side of the MedMNIST images in pixels: 28, 64, 128 or 224. Ignored for mitdb.
+        size: Side of the MedMNIST images in pixels: 28, 64, 128 or 224. Ignored for others.
         filename: Replaces the published file name; of several, the first that exists wins. "official" stands
             for the published one of this size.
 
@@ -62,6 +65,8 @@ def locate(
     root = Path(data_dir).expanduser()
     if name == "mitdb":
         return _locate_mitdb(root, download=download)
+    if name in UNPUBLISHED_NAMES:
+        return _locate_unpublished(name, root)
     official = official_medmnist(name, size)
     file_names = (
         [official.name] if filename is None else [filename] if isinstance(filename, str) else list(filename)
@@ -134,7 +139,7 @@ def resolve_sources(
 def _check_request(name: str, size: int) -> None:
     if name not in DATASET_NAMES:
         raise ConfigError(f"Unknown data set {name!r}. Known: {', '.join(DATASET_NAMES)}.")
-    if size not in MEDMNIST_SIZES:
+    if name not in UNPUBLISHED_NAMES and size not in MEDMNIST_SIZES:
         raise ConfigError(f"Image size must be one of {MEDMNIST_SIZES} pixels, got {size!r}.")
 
 
@@ -165,6 +170,8 @@ def _simulate(name: str, simulated_dir: str | Path, seed: int, size: int) -> Dat
     from fedsynth.data.simulated import write_simulated
 
     path = write_simulated(name, Path(simulated_dir), seed=seed, size=size)
+    if name in UNPUBLISHED_NAMES:
+        return _locate_unpublished(name, path)
     files = _mitdb_files(path, {}) if name == "mitdb" else [_medmnist_file(path, None)]
     return make_source(name, path, files, simulated=True)
 
@@ -204,6 +211,22 @@ def _locate_mitdb(root: Path, *, download: bool) -> DataSource:
             *(len(unknown), len(files), directory, unknown[0]),
         )
     return make_source("mitdb", directory, files, simulated=simulated)
+
+
+def _locate_unpublished(name: str, root: Path) -> DataSource:
+    """X-rays with patients: all files of the set, whose digests nobody publishes."""
+    dataset = BY_SOURCE[name]
+    found = [next((place for place in places(root, file) if place.is_file()), None) for file in dataset.files]
+    if None in found:
+        looked = ", ".join(str(place) for file in dataset.files for place in places(root, file))
+        raise DataError(
+            f"{name} not found. Looked at: {looked}. No public address has this file, so it is never downloaded. "
+            f"{dataset.how_to_make} {LICENCES[name]}. Set DATA_DIR to where it is, or use simulated data "
+            "(data.source=simulated)."
+        )
+    paths = [path for path in found if path is not None]
+    files = [SourceFile(path.name, path, digest_of(path, "sha256"), None, None) for path in paths]
+    return make_source(name, paths[0], files, simulated=_is_simulated_npz(paths[0]))
 
 
 def _published_sums(directory: Path) -> dict[str, str]:

@@ -211,13 +211,20 @@ def distance_histogram(train: Array, held_out: Array, *, simulated: bool = False
 
 @styled
 def reliability_diagram(
-    systems: Mapping[str, tuple[Array, Array]], *, num_bins: int = 15, simulated: bool = False
+    systems: Mapping[str, tuple[Array, Array]],
+    *,
+    num_bins: int = 15,
+    title: str = "Calibration on real test records",
+    unit: str = "records",
+    simulated: bool = False,
 ) -> Figure:
     """Observed share of positives in equal-width bins of the predicted probability; how full the bins are.
 
     Args:
         systems: Name → (label [n], probability [n]).
         num_bins: Equal-width bins on [0, 1].
+        title: Of the figure.
+        unit: What is counted in the lower row.
         simulated: Write SIMULATED across the figure.
     """
     columns = len(systems)
@@ -240,8 +247,8 @@ def reliability_diagram(
         bottom.bar(edges[:-1], size / len(label), 1 / num_bins, align="edge", color=CYCLE[0], alpha=0.7)
         bottom.set(xlabel="predicted probability")
     grid[0, 0].set_ylabel("observed share\nof positives")
-    grid[1, 0].set_ylabel("share of\nrecords")
-    return finish(figure, "Calibration on real test records", simulated)
+    grid[1, 0].set_ylabel(f"share of\n{unit}")
+    return finish(figure, title, simulated)
 
 
 def _roc(label: Array, probability: Array, grid: Array) -> tuple[Array, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fedsynth.report.branches import is_variant
+from fedsynth.report.pso_names import image_title
 from fedsynth.report.system_names import is_main_system, system_stage_title, system_title
 
 STAGE_TITLES = {
@@ -23,7 +24,7 @@ STAGE_TITLES = {
     "mix_nonprivate": "mixture without privacy",
     "latent_ddpm": "latent diffusion model",
     "synthesize": "diffusion samples",
-    "tstr_real": "classifier trained on real latents",
+    "tstr_real": "classifier trained on real data",
     "tstr_mixture": "classifier trained on mixture samples",
     "tstr_nonprivate_mixture": "classifier trained on non-private mixture samples",
     "tstr_diffusion": "classifier trained on diffusion samples",
@@ -46,14 +47,18 @@ STAGE_TITLES = {
 STAGE_SUFFIXES = {"_nonprivate": "without noise", "_primary": "selected snapshot", "_paid": "all paid"}
 
 #: Short forms before an arm's title.
-STAGE_PREFIXES = {"fusion_encoder": "encoder", "pretrain_xray": "pretraining"}
+STAGE_PREFIXES = {
+    "fusion_encoder": "encoder",
+    "pretrain_xray": "pretraining",
+    "reidentifier": "re-identification",
+}
 
 ARM_TITLES = {
     "mean": "mean over labels",
     "both": "X-ray and ECG",
     "image_only": "X-ray only",
     "ecg_only": "ECG only",
-    "real": "real latents",
+    "real": "real data",
     "dp_mixture": "DP mixture",
     "nonprivate_mixture": "non-private mixture",
     "dp_diffusion": "DP diffusion",
@@ -77,6 +82,7 @@ ARM_TITLES = {
     "signal_to_noise": "signal to noise",
     "membership_private": "membership attack, release",
     "membership_nonprivate": "membership attack without privacy",
+    "reidentifier": "pairs of unseen patients",
 }
 
 METRIC_TITLES = {
@@ -102,6 +108,7 @@ METRIC_TITLES = {
     "attack_auroc_other_clients": "attack AUROC, against other clients",
     "rerouted_share": "share decided by prototypes",
     "rounds_to_uar": "rounds to the target UAR",
+    "gap": "AUROC gap, real − synthetic",
     "nearest_attribution_top1": "nearest record is the client's",
     "nearest_attribution_top5": "share of the client's among the five nearest",
 }
@@ -133,6 +140,7 @@ METRIC_MEANINGS = {
     "uar": ("unweighted average recall: mean of sensitivity and specificity of the predicted class", "higher"),
     "privacy_score": ("1 − 2 |attack AUROC − 0.5|; its sampling error is large", "higher"),
     "pps": ("harmonic mean of UAR and privacy score", "higher"),
+    "gap": ("what training on synthetic instead of real images costs in AUROC", "lower"),
     "rerouted_share": ("share of test records with an unsure classifier, decided by the nearest prototype", "neither"),
     "rounds_to_uar": ("first round whose validation UAR reaches the target", "lower"),
 }  # fmt: skip
@@ -150,6 +158,7 @@ HEADLINE_AUDIT_METRICS = (
     "strongest_attack_auroc",
     "nn_ratio",
     "near_duplicate_fraction",
+    "gap",
 )
 #: The headline of a run with many systems, each of which has a section of its own.
 FIRST_LOOK_METRICS = ("auroc", "f1", "recall", "coverage", "attack_auroc", "nn_ratio")
@@ -199,7 +208,7 @@ def row_title(stage: str, arm: str) -> str:
 
 
 def arm_title(name: str) -> str:
-    return ARM_TITLES.get(name) or system_title(name) or name
+    return ARM_TITLES.get(name) or system_title(name) or image_title(name) or name
 
 
 def metric_key(metric: str) -> str:

@@ -17,6 +17,14 @@ from fedsynth.report.sections.federated_systems import federated_section
 from fedsynth.report.sections.fidelity import fidelity_section
 from fedsynth.report.sections.latent_space import latent_section
 from fedsynth.report.sections.prototype_leakage import leakage_section
+from fedsynth.report.sections.pso_cross_validation import cross_validation_section
+from fedsynth.report.sections.pso_images import image_section
+from fedsynth.report.sections.pso_quality import image_quality_section
+from fedsynth.report.sections.pso_reidentification import reidentification_section
+from fedsynth.report.sections.pso_selection import selection_section
+from fedsynth.report.sections.pso_singling_out import singling_out_section
+from fedsynth.report.sections.pso_sites import site_matrix_section
+from fedsynth.report.sections.pso_utility import image_utility_section
 from fedsynth.report.sections.signal import signal_section
 from fedsynth.report.sections.system_contrasts import system_contrast_section
 from fedsynth.report.sections.utility import utility_section
@@ -29,6 +37,14 @@ SECTIONS: tuple[tuple[str, Callable[[Material], Section | None]], ...] = (
     ("Number of clients", client_scaling_section),
     ("Leakage of prototypes", leakage_section),
     ("What the federated tables measure", definitions_section),
+    ("Utility of synthetic images", image_utility_section),
+    ("Synthetic images", image_section),
+    ("Several sites and data sharing", site_matrix_section),
+    ("Identity filter and selection", selection_section),
+    ("Diversity and fidelity of synthetic images", image_quality_section),
+    ("Singling out and re-identification: what was tested", singling_out_section),
+    ("Re-identification network", reidentification_section),
+    ("Cross-validation over methods", cross_validation_section),
     ("Encoder systems", encoder_section),
     ("Train on synthetic, test on real", utility_section),
     ("Signal and noise", signal_section),
@@ -58,6 +74,14 @@ FIGURE_NAMES = frozenset(
         "fidelity_negative",
         "fidelity_positive",
         "failure",
+        "pso_utility",
+        "pso_images_1",
+        "pso_images_2",
+        "pso_learning",
+        "pso_verdicts",
+        "pso_isolation",
+        "pso_reidentification",
+        "pso_ranks",
     }
 )
 

@@ -1,0 +1,1 @@
+"""Chest X-rays whose patients are known: readers, patient-disjoint splits, sites."""

@@ -1,0 +1,1 @@
+"""Which candidates of an image set may leave: identity filter, ranking, and what to do when nothing passes."""

@@ -1,0 +1,1 @@
+"""Real minus synthetic AUROC on the same test images."""

@@ -1,0 +1,1 @@
+"""Cross-validation of training sets, with ranks over the folds."""

@@ -1,0 +1,1 @@
+"""Released images of several sites in one set."""

@@ -1,0 +1,1 @@
+"""The image diffusion model, conditioned on pseudo-features, classes or nothing."""

@@ -1,0 +1,1 @@
+"""The codec between images and the latents that diffusion models see."""

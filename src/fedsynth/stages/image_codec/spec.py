@@ -1,0 +1,122 @@
+"""images → codec: pixels themselves, an exact rearrangement, or an autoencoder (stored, or trained here)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsynth.errors import ConfigError
+from fedsynth.pipeline.settings import build_settings, setting
+from fedsynth.pipeline.stage import Side, Stage
+from fedsynth.stages.image_set_kinds import REAL_IMAGES
+
+POSTERIORS = ("sample", "mean")
+
+
+@dataclass(frozen=True)
+class CodecOptions:
+    """What every codec has.
+
+    Attributes:
+        name: One of ``CODECS``.
+        per_channel: One mean and deviation for each latent channel, or one for all.
+    """
+
+    name: str = setting()
+    per_channel: bool = setting()
+
+
+@dataclass(frozen=True)
+class UnshuffleOptions(CodecOptions):
+    factor: int = setting(minimum=1, remedy="2 makes 4 x 14 x 14 latents of 28 x 28 pixels.")
+
+
+@dataclass(frozen=True)
+class SmallAutoencoderOptions(CodecOptions):
+    latent_channels: int = setting(minimum=1)
+    channels: list[int] = setting(minimum=1)
+    blocks_per_level: int = setting(minimum=1)
+    posterior: str = setting(one_of=POSTERIORS)
+    kl_weight: float = setting(minimum=0.0)
+    learning_rate: float = setting(above=0.0)
+    batch_size: int = setting(minimum=1)
+    epochs: int = setting(minimum=1)
+
+    def check(self, path: str) -> None:
+        if not self.channels:
+            raise ConfigError(
+                f"{path}.channels must hold one width a level, got []. The default is [16, 32].",
+                key=f"{path}.channels",
+            )
+
+
+@dataclass(frozen=True)
+class StoredAutoencoderOptions(CodecOptions):
+    weights: str = setting()
+    subfolder: str | None = setting()
+    revision: str | None = setting()
+    allow_download: bool = setting()
+    sha256: str | None = setting()
+    pixel_range: str = setting(one_of=("unit", "signed"))
+    posterior: str = setting(one_of=POSTERIORS)
+
+    def check(self, path: str) -> None:
+        # A hub model is owner/name; whether the machine holds it only diffusers knows, at the start of the stage.
+        is_path = self.weights.startswith((".", "/", "~")) or self.weights.count("/") != 1
+        if is_path and not Path(self.weights).expanduser().is_dir():
+            raise ConfigError(
+                f"{path}.weights must be a folder in diffusers' layout or a hub model OWNER/NAME, got "
+                f"{self.weights!r}, which is neither. Set codec.weights.",
+                key=f"{path}.weights",
+            )
+
+
+#: The options of each codec, by its name.
+CODECS: dict[str, type[CodecOptions]] = {
+    "identity": CodecOptions,
+    "unshuffle": UnshuffleOptions,
+    "small_autoencoder": SmallAutoencoderOptions,
+    "sd_vae": StoredAutoencoderOptions,
+}
+
+
+def codec_options(values: dict[str, Any], path: str) -> CodecOptions:
+    """The options of the codec that ``values["name"]`` names, checked.
+
+    Raises:
+        ConfigError: For an unknown codec, or an option that it does not have or that is impossible.
+    """
+    name = values.get("name")
+    if name not in CODECS:
+        raise ConfigError(
+            f"{path}.name must be one of {', '.join(CODECS)}, got {name!r}. Say codec=NAME.",
+            key=f"{path}.name",
+        )
+    return build_settings(CODECS[name], values, path)
+
+
+@dataclass(frozen=True)
+class ImageCodecSettings:
+    seed: int = setting(minimum=0)
+    codec: dict[str, Any] = setting()
+    sigma_data: float = setting(above=0.0)
+    batch_size: int = setting(minimum=1, in_key=False)
+
+    def options(self, path: str = "codec") -> CodecOptions:
+        """The codec's own options, checked."""
+        return codec_options(self.codec, path)
+
+    def check(self, path: str) -> None:
+        self.options(f"{path}.codec")
+
+
+STAGE = Stage(
+    kind="image_codec",
+    settings=ImageCodecSettings,
+    runs="fedsynth.stages.image_codec.run:run",
+    side=Side.CLIENT,
+    roles=("images",),
+    accepts={"images": REAL_IMAGES},
+    trains=True,
+)

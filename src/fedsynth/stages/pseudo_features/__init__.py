@@ -1,0 +1,1 @@
+"""Images → features of a frozen encoder, the pseudo-conditions."""

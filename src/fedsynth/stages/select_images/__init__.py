@@ -1,0 +1,1 @@
+"""Candidates → the synthetic set: identity filter, predicate ranking, and what to do when nothing passes."""

@@ -1,0 +1,1 @@
+"""DenseNet trained on one arm's images, tested on real ones."""

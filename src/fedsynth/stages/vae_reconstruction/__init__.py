@@ -1,0 +1,1 @@
+"""The training images, encoded and decoded again."""

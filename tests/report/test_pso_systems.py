@@ -1,0 +1,87 @@
+"""Names of image systems, and from which images a stage comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedsynth.report.glossary import arm_title, row_title
+from fedsynth.report.pso_names import SYSTEMS, base_of, image_rank, image_title, paper_arm
+from fedsynth.report.pso_systems import origin_of
+
+
+@pytest.mark.parametrize(
+    ("arm", "base", "title"),
+    [
+        ("real", "real", "real images"),
+        ("edm2_ag", "edm2_ag", "EDM-2, autoguidance"),
+        ("edm2_drop", "edm2", "EDM-2, drop"),
+        ("diadm_features_class_balanced", "diadm_features", "DiADM + features, class balanced"),
+        ("realistic", None, None),
+        ("fedmpa", None, None),
+    ],
+)
+def test_an_arm_is_named_after_the_longest_system_it_starts_with(arm, base, title):
+    assert base_of(arm) == base
+    assert image_title(arm) == title
+
+
+def test_arms_stand_in_the_papers_order_and_unknown_ones_last():
+    wanted = [*SYSTEMS, "zzz"]
+    shuffled = wanted[3:] + wanted[:3]
+    assert sorted(shuffled, key=image_rank) == wanted
+
+
+def test_filtered_sets_stand_beside_the_papers_filtered_row():
+    assert paper_arm("diadm_features_x", is_filtered=True) == "diadm_features_filtered"
+    assert paper_arm("diadm_features", is_filtered=False) == "diadm_features"
+    assert paper_arm("data_sharing", is_filtered=True) == "data_sharing"
+
+
+def test_tables_of_numbers_know_image_systems():
+    assert arm_title("diadm_features_filtered") == "DiADM + features, filtered"
+    assert row_title("gap", "edm2") == "gap: EDM-2"
+    assert row_title("reidentifier", "reidentifier") == "re-identification: pairs of unseen patients"
+
+
+STAGES = {
+    "images": {"stage": "xray_images"},
+    "other": {"stage": "xray_images"},
+    "features": {"stage": "pseudo_features", "inputs": {"images": "images"}, "encoder": "swav"},
+    "net": {"stage": "diadm", "inputs": {"images": "images", "features": "features"}, "condition": "feature"},
+    "drawn": {
+        "stage": "synthesize_images",
+        "inputs": {"denoiser": "net", "images": "images"},
+        "guidance": "earlier",
+    },
+    "open": {
+        "stage": "select_images",
+        "inputs": {"candidates": "drawn", "images": "images", "reidentifier": None},
+        "filter": "none",
+    },
+    "safe": {
+        "stage": "select_images",
+        "inputs": {"candidates": "drawn", "images": "other", "reidentifier": "reid"},
+        "filter": "mask",
+    },
+    "copies": {"stage": "vae_reconstruction", "inputs": {"images": "other"}},
+    "union": {"stage": "data_sharing", "inputs": {"first": "open", "second": "safe"}},
+    "unions": {"stage": "data_sharing", "inputs": {"first": "safe", "second": "safe"}},
+    "cycle": {"stage": "vae_reconstruction", "inputs": {"images": "cycle"}},
+    "lost": {"stage": "vae_reconstruction", "inputs": {}},
+}
+
+
+def test_origins_are_found_by_walking_the_inputs():
+    found = {name: origin_of({"stages": STAGES}, name) for name in STAGES}
+    assert found["images"].sites == ("images",)
+    assert found["open"].title == "diffusion on features (swav), autoguidance, unfiltered"
+    assert (found["open"].sites, found["open"].is_filtered) == (("images",), False)
+    assert (found["safe"].sites, found["safe"].is_filtered) == (("other",), True)
+    assert found["copies"].title == "autoencoder reconstruction"
+    assert (found["union"].sites, found["union"].is_filtered) == (("images", "other"), False)
+    assert (found["unions"].sites, found["unions"].is_filtered) == (("other",), True)
+
+
+@pytest.mark.parametrize("name", ["cycle", "lost", "net", "nowhere"])
+def test_what_leads_to_no_real_images_has_no_origin(name):
+    assert origin_of({"stages": STAGES}, name) is None
