@@ -23,7 +23,7 @@ PURE = {
     "diffusion": set(),
     "evaluation": set(),
     "attacks": {"evaluation", "privacy", "prototypes"},
-    "selection": {"attacks", "evaluation"},
+    "selection": set(),
 }
 FOUNDATION = {"records", "errors", "seeding"}
 FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "hydra", "omegaconf", "wandb"}

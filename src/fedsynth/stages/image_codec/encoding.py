@@ -51,6 +51,7 @@ def encode_pieces(
         part = image[start : start + piece_size]
 
         def encode(size: int, part: Tensor = part, start: int = start) -> Tensor:
+            # fidelity: codec-posterior
             stream = generator(seed, "encode", start)
             batches = [codec.encode(unit_images(rows.to(device)), stream).cpu() for rows in part.split(size)]
             return torch.cat(batches)
