@@ -32,7 +32,21 @@ GROUPS = (
     "data", "debug", "diffusion", "evaluation", "federated", "federated_schedule", "logger", "model", "paper", "paths",
     "schedule", "speech_model", "strategy", "trainer",
 )  # fmt: skip
-OPTIONS = {group: sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) for group in GROUPS}
+# Those of experiments on labelled images, which bring them themselves.
+IMAGE_GROUPS = (
+    "codec", "image_classifier", "image_encoder", "image_network", "image_sampler", "reidentification", "selection",
+)  # fmt: skip
+OPTIONS = {
+    group: sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    for group in (*GROUPS, *IMAGE_GROUPS)
+}
+# Data of clients whose classifiers are compared have a classifier of their own; the others are labelled images.
+SYSTEMS_DATA = sorted(path.stem for path in (CONFIGS / "stage" / "classifier").glob("*.yaml"))
+IMAGE_DATA = [name for name in OPTIONS["data"] if name not in SYSTEMS_DATA]
+# Weights of networks that come with no package are named, or their download is allowed, by the user.
+ALLOWED = {
+    f"image_encoder={name}": ["image_encoder.allow_download=true"] for name in ("inception", "swav", "timm")
+}
 
 
 def check(*overrides: str) -> Run:
@@ -65,7 +79,7 @@ def test_every_experiment_composes_checks_and_bears_its_own_name(name: str) -> N
     assert config.experiment_name == name
 
 
-@pytest.mark.parametrize("data", OPTIONS["data"])
+@pytest.mark.parametrize("data", SYSTEMS_DATA)
 @pytest.mark.parametrize("name", [name for name in experiments() if name.startswith("fedmpa")])
 def test_every_comparison_of_systems_runs_on_speech_and_on_x_rays(name: str, data: str) -> None:
     run = check(f"experiment={name}", f"data={data}")
@@ -97,7 +111,7 @@ def test_every_experiment_says_what_it_is_how_to_run_it_and_what_to_expect(name:
 # What these choose depends on each other: FedBN needs BatchNorm, DP-SGD must not have it; or belongs to other
 # experiments: classifiers of speech, systems with strategies of their own.
 DEPENDENT_GROUPS = ("data", "model", "federated", "federated_schedule", "privacy", "speech_model", "strategy")
-FREE = {group: names for group, names in OPTIONS.items() if group not in DEPENDENT_GROUPS}
+FREE = {group: OPTIONS[group] for group in GROUPS if group not in DEPENDENT_GROUPS}
 
 
 @pytest.mark.parametrize("number", range(max(map(len, FREE.values()))))
@@ -124,11 +138,42 @@ def test_every_option_for_the_encoder_composes_and_checks_by_itself(option: str)
 
 @pytest.mark.parametrize("data", [name for name in OPTIONS["data"] if name != "xray_ecg"])
 def test_data_that_an_experiment_cannot_use_are_refused_with_those_it_can(data: str) -> None:
+    lacking = "label_rule" if data in IMAGE_DATA else "image_size"
     with pytest.raises(
-        ConfigError, match=r"stages\.clients\.image_size.*data\.image_size.*data=xray_ecg"
+        ConfigError, match=rf"stages\.clients\.{lacking}.*data\.{lacking}.*data=xray_ecg"
     ) as caught:
         check(EXPERIMENT, f"data={data}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", SYSTEMS_DATA)
+def test_data_that_are_no_labelled_images_are_refused_with_those_that_are(data: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"stages\.images\.dataset: .*Say .*data=kermany.*data=pneumoniamnist"
+    ):
+        check("experiment=pso_secure", f"data={data}")
+
+
+@pytest.mark.parametrize("option", [f"{group}={name}" for group in IMAGE_GROUPS for name in OPTIONS[group]])
+def test_every_option_for_labelled_images_composes_and_checks_by_itself(option: str) -> None:
+    config = check("experiment=pso_secure", option, *ALLOWED.get(option, ())).config
+    group, _, name = option.partition("=")
+    values = OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)
+    assert isinstance(values, dict)
+    expected = {**values, "allow_download": True} if option in ALLOWED else values
+    assert {key: config[group][key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("data", IMAGE_DATA)
+def test_labelled_images_of_every_kind_are_checked(data: str) -> None:
+    config = check("experiment=pso_secure", f"data={data}").config
+    assert config["stages"]["images"]["dataset"] == config["data"]["dataset"]
+
+
+@pytest.mark.parametrize("option", ALLOWED)
+def test_weights_that_no_package_brings_are_not_fetched_without_leave(option: str) -> None:
+    with pytest.raises(ConfigError, match=r"image_encoder\.weights.*image_encoder\.allow_download=true"):
+        check("experiment=pso_secure", option)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +220,16 @@ def test_every_search_expands_to_several_configs_that_check(path: Path) -> None:
 
 def test_every_group_is_tested_here() -> None:
     found = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
-    assert found == {*GROUPS, "privacy", "experiment", "hparams_search", "stage", "hydra", "local", "systems"}
+    assert found == {
+        *OPTIONS,
+        "privacy",
+        "experiment",
+        "hparams_search",
+        "stage",
+        "hydra",
+        "local",
+        "systems",
+    }
 
 
 def test_every_kind_of_stage_has_its_config_file() -> None:

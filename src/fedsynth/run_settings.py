@@ -63,6 +63,7 @@ class CxrDataSettings:
     dataset: str = setting(one_of=CXR_SITES)
     roots: dict[str, Any] = setting(remedy="A folder, or null, by data set.")
     image_size: int = setting(minimum=8, remedy="Pixels of a side.")
+    allow_missing_files: bool = setting(remedy="true goes on with the listed images that are there.")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def check_run_settings(config: dict[str, Any]) -> None:
         )
         checked.append((values, built))
     # OmegaConf takes "off" for false; Python takes the string for true.
-    for key, value in (("plan", config["plan"]), ("data.download", config["data"].get("download", False))):
+    switches = {f"data.{name}": config["data"].get(name, False) for name in ("download", "allow_missing_files")}
+    for key, value in {"plan": config["plan"], **switches}.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} must be true or false, got {value!r}.", key=key)
     if not RUN_ID.fullmatch(str(config["run_id"])):

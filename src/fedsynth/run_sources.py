@@ -109,7 +109,11 @@ def _cxr_sources(config: Mapping[str, Any], *, planning: bool = False) -> dict[s
     roots, cache = config["data"].get("roots") or {}, Path(config["paths"]["log_dir"]) / "cache"
     return {
         name: locate_site(
-            name, Path(roots[name]) if roots.get(name) else None, cache_dir=cache, planning=planning
+            name,
+            Path(roots[name]) if roots.get(name) else None,
+            cache_dir=cache,
+            allow_missing_files=config["data"].get("allow_missing_files", False),
+            planning=planning,
         )
         for name in sorted(_named_xrays(config) & set(CXR_SITES))
     }

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedsynth.diffusion.edm import edm_scalings
-from fedsynth.diffusion.edm_loss import NoiseLevelLaw, edm_loss, loss_weight, weighted_errors
+from fedsynth.diffusion.edm_loss import (
+    NoiseLevelLaw,
+    draw_noise,
+    edm_loss,
+    edm_loss_of_draws,
+    loss_weight,
+    weighted_errors,
+)
 from fedsynth.diffusion.inputs import DiffusionInputError
 
 LAW = NoiseLevelLaw(-0.4, 1.0)
@@ -107,6 +114,23 @@ def test_dropout_of_none_and_of_all(dropout, kept):
     denoiser, condition = LinearDenoiser(), torch.ones(8, 3)
     edm_loss(denoiser, latents(8), condition, law=LAW, generator=source(), condition_dropout=dropout)
     assert torch.equal(denoiser.condition, condition * kept)
+
+
+@pytest.mark.parametrize("sizes", [[8], [4, 4], [3, 3, 2], [1] * 8])
+def test_parts_of_a_step_have_the_loss_and_the_conditions_of_the_whole(sizes):
+    x0, condition, seen = latents(8), torch.rand(8, 3) + 1, []
+    draws = draw_noise(x0.shape, law=LAW, generator=source(), condition_dropout=0.4, dtype=x0.dtype)
+    whole = LinearDenoiser()
+    loss = edm_loss(whole, x0, condition, law=LAW, generator=source(), condition_dropout=0.4)
+    total, start = 0.0, 0
+    for size in sizes:
+        part, rows = LinearDenoiser(), slice(start, start + size)
+        one = edm_loss_of_draws(part, x0[rows], condition[rows], draws=draws.rows(start, size))
+        total, start = total + one.item() * size / 8, start + size
+        seen.append(part.condition)
+    assert total == pytest.approx(loss.item(), rel=1e-12)
+    assert torch.equal(torch.cat(seen), whole.condition)
+    assert 0 < int((whole.condition == 0).all(1).sum()) < 8
 
 
 def test_loss_is_a_function_of_the_generator_alone():

@@ -77,7 +77,7 @@ def start(words: Sequence[str], log_dir: Path, data_dir: Path | None = None, **v
     )
 
 
-def finish(process: Any, timeout: float = 200) -> Finished:
+def finish(process: Any, timeout: float = 400) -> Finished:
     """Wait for a started process."""
     try:
         out, err = process.communicate(timeout=timeout)

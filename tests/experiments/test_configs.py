@@ -14,6 +14,7 @@ from command_line import (
     run,
     run_dirs,
 )
+from image_runs import CPU_GROUPS, SMALL_IMAGES, write_children
 
 from fedsynth.composition import CONFIG_DIR, compose_config
 from fedsynth.run import Run
@@ -42,10 +43,20 @@ SPECIAL = {
     # Noisy prototypes of some batches only are refused: one short round of all of them.
     "fedmpa/dp_prototypes": ("federated.rounds=1", "federated.local_epochs=1"),
 }  # fmt: skip
+# Weights of Inception are no part of an installation.
+IMAGE_WORDS = {
+    "pso_secure": ("stages.cross_validation.num_folds=3",),
+    "pso_secure/paper": (
+        *CPU_GROUPS, "stages.diadm_none.kimg=1", "stages.pseudo_features_diadm.encoder=efficientnet_lite0",
+    ),
+}  # fmt: skip
 
 
 def short_words(experiment: str) -> list[str]:
     """What makes an experiment as short as it can be."""
+    if experiment.startswith("pso_secure"):
+        short = [*IMAGE_WORDS.get(experiment, ()), *SMALL_IMAGES, "data.source=real"]
+        return [f"experiment={experiment}", *short, "trainer=cpu"]
     words = [f"experiment={experiment}", *QUICK, *AFFORDABLE.get(experiment, ())]
     if experiment.startswith("fedmpa"):
         words += [*COMPARED, *SPECIAL.get(experiment, ())]
@@ -60,13 +71,19 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configs")
 
 
+@pytest.fixture(scope="module")
+def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of noise in the layout of Kermany's X-rays, no simulation to the program."""
+    return write_children(tmp_path_factory.mktemp("children"), per_class=120)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_runs_on_one_batch_of_each_stage(
-    experiment: str, log_dir: Path, tiny_root: Path
+    experiment: str, log_dir: Path, tiny_root: Path, images_root: Path
 ) -> None:
     words = short_words(experiment)
-    run(words, log_dir, tiny_root, RUN_ID="fdr")
+    run(words, log_dir, images_root if experiment.startswith("pso_secure") else tiny_root, RUN_ID="fdr")
     run_dir = log_dir / "runs" / experiment / "fdr"
     wanted = set(compose_config(words).stages)
     assert set(record(run_dir)["stages"]) == wanted

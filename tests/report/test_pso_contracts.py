@@ -104,6 +104,8 @@ def test_every_row_of_a_real_audit_is_shown_once(audit):
         len(lines) == len(stage.notes["table"]) + 2 * 2
     )  # two tables, each with a heading and the line below it
     assert "▲" in section.text  # training images, released, are found out
+    assert all(f"- **{space}**: {use}" in section.text for space, use in stage.notes["uses"].items())
+    assert "A bound of 1 says nothing." in section.text
     curves = read_isolation(stage)
     assert set(curves) >= set(stage.notes["spaces"])
     assert all(curve.isolating.tolist() == curve.positive.tolist() for curve in curves.values())
@@ -114,3 +116,4 @@ def test_every_space_of_a_real_audit_has_a_row(audit):
     notes = audit.runs[0].stages["audit"].notes
     text = image_quality_section(audit).text
     assert all(f"| {name} | **" in text for name in notes["spaces"])
+    assert all(f"| {name} | 60 of 60 |" in text for name in notes["spaces"])  # IRS stands beside its n

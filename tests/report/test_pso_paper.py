@@ -78,13 +78,16 @@ def paper_run() -> dict:
     """A config that meets every condition, written from the conditions themselves."""
     config: dict = {"paper": paper_config(), "stages": {}}
     for path, wanted in config["paper"]["when"].items():
-        parts = path.split(".")
-        if parts[0] == "stages":
-            config["stages"].setdefault(parts[1], {})[parts[2]] = wanted
+        if path.startswith("stages."):
+            *folder, name = path.split(".")
+            section = config
+            for part in folder:
+                section = section.setdefault(part, {})
+            section[name] = wanted
     config["stages"] |= {
-        "tstr_diadm": {},
-        "tstr_diadm_features": {},
-        "audit_diadm": {},
+        "tstr_diadm_unfiltered": {},
+        "tstr_diadm_features_unfiltered": {},
+        "audit_diadm_unfiltered": {},
         "pseudo_features": {"encoder": "swav"},
     }
     return config
@@ -93,8 +96,8 @@ def paper_run() -> dict:
 def test_under_the_papers_settings_the_values_of_the_runs_stages_count(paper_run):
     found = applicable_values([paper_run])
     assert ("tstr_real", "real", "test/auroc") in found
-    assert ("audit_diadm", "diadm", "irs/inf_a") in found
-    assert ("audit_diadm", "diadm", "frechet/unstated") not in found  # its encoder is Inception
+    assert ("audit_diadm_unfiltered", "diadm", "irs/inf_a") in found
+    assert ("audit_diadm_unfiltered", "diadm", "frechet/unstated") not in found  # its encoder is Inception
     assert not any(stage == "table2" for stage, _, _ in found)
 
 
@@ -103,7 +106,7 @@ def test_under_the_papers_settings_the_values_of_the_runs_stages_count(paper_run
     [
         ("images", "dataset", "kermany"),
         ("images", "image_size", 28),
-        ("image_codec", "name", "unshuffle"),
+        ("image_codec", "codec", {"name": "unshuffle"}),
         ("tstr_real", "network", "slim_densenet"),
         ("diadm", "batch_size", 128),
         ("synthesize_images", "num_candidates", 8),

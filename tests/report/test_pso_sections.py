@@ -10,7 +10,7 @@ import pytest
 from pso_run_folder import FILTERED, SCORES, ImageFolder, finish_image_run, write_image_run, write_sites_run
 
 from fedsynth.errors import ArtifactError
-from fedsynth.report import collect_records, load_run
+from fedsynth.report import collect_records, glossary, load_run
 from fedsynth.report.build import FIGURE_NAMES, build_report
 from fedsynth.report.pso_isolation import read_isolation
 from fedsynth.report.pso_verdicts import read_verdicts
@@ -139,9 +139,19 @@ def test_selection_tells_threshold_losses_and_classes(built):
         "3",
         "0",
         "2",
+        "1.2, 1, (0.7)",
         "**94.50 ± 0.20**",
     ]
     assert cells_of(section.text, "EDM-2, unfiltered")[1] == "—"
+    # The rate asked for over all classes is no rate of a class, and pairs that chose nothing are told beside.
+    tables = section.text.split("\n\n")
+    (rates,) = (part for part in tables if "others flagged, test pairs" in part and part.startswith("|"))
+    assert cells_of(rates, "DiADM + features, filtered", "all")[3:5] == [
+        "9.8\N{NO-BREAK SPACE}%",
+        "10.8\N{NO-BREAK SPACE}%",
+    ]
+    assert "| normal | 0.620 | 34.0\N{NO-BREAK SPACE}% | 35.0\N{NO-BREAK SPACE}% |" in rates
+    assert "unfiltered" not in rates
     normal = cells_of(section.text, "DiADM + features, filtered", "normal")
     assert normal[2:] == ["10", "75.0\N{NO-BREAK SPACE}%", "50.0\N{NO-BREAK SPACE}%", "5, 2", "3", "2"]
     assert "| EDM-2, unfiltered | normal |" not in section.text  # nothing was filtered there
@@ -282,16 +292,46 @@ def test_two_methods_have_no_test_over_all(tmp_path):
 
 def test_sites_stand_in_a_matrix_with_the_own_site_in_bold(sites):
     text = site_matrix_section(sites).text
+    assert "| method | trained on | test: site 0 | test: site 1 | test: site 2 |" in text
     assert cells_of(text, "real images", "site 0")[2:] == ["**90.00 ± 0.20**", "80.00 ± 0.20", "80.00 ± 0.20"]
     assert cells_of(text, "", "site 1")[2:] == ["80.00 ± 0.20", "**90.00 ± 0.20**", "80.00 ± 0.20"]
+    assert cells_of(text, "class-conditional diffusion, filtered", "site 0")[2] == "**88.00 ± 0.20**"
+    assert cells_of(text, "", "site 2", at=2)[2:] == ["78.00 ± 0.20", "78.00 ± 0.20", "**88.00 ± 0.20**"]
     assert cells_of(text, "shared sets of 3 sites", "all")[2:] == ["**87.00 ± 0.20**"] * 3
     assert cells_of(text, "DiADM + features, filtered", "chestxray14")[2:] == ["83.65", "75.98", "72.57"]
     assert cells_of(text, "shared sets of all sites", "all")[2:] == ["83.83", "81.31", "77.94"]
 
 
+def test_numbers_on_all_sites_together_are_in_no_column(sites):
+    assert "50.00" not in site_matrix_section(sites).text
+
+
+@pytest.mark.parametrize(("codec", "said"), [("unshuffle", True), ("small_autoencoder", False)])
+def test_reconstructions_that_lose_nothing_are_said_to_be_the_real_images(tmp_path, codec, said):
+    text = site_matrix_section(material(write_sites_run(tmp_path, codec=codec), log_dir=tmp_path)).text
+    assert ("loses nothing: reconstructions **are** the real images" in text) == said
+
+
 def test_several_sites_are_told_apart_in_the_table_of_utility(sites):
     text = image_utility_section(sites).text
+    assert "**same real test images** of its own site" in text
     assert [cells_of(text, f"real images, site {site}")[1] for site in range(3)] == ["**90.00 ± 0.20**"] * 3
+    assert [cells_of(text, f"DiADM + features, filtered, site {site}")[1] for site in range(3)] == [
+        "**88.00 ± 0.20**"
+    ] * 3
+
+
+def test_the_headline_names_sites_and_leaves_other_sites_to_the_matrix(sites):
+    shown = {
+        glossary.row_title(one.stage, one.arm)
+        for one in sites.records
+        if glossary.is_headline(one.stage, one.arm, one.metric)
+    }
+    names = [
+        f"{name}, site {site}" for site in range(3) for name in ("real images", "DiADM + features, filtered")
+    ]
+    assert shown >= {f"TSTR: {name}" for name in names}
+    assert not any("_on_" in title for title in shown)
 
 
 def test_one_site_has_no_matrix(built):
@@ -303,7 +343,7 @@ def test_one_site_has_no_matrix(built):
     [
         ("cross_validation", "folds.json", read_folds),
         ("audit_diadm", "isolation.safetensors", read_isolation),
-        (FILTERED, "verdicts.safetensors", read_verdicts),
+        (FILTERED, "private/verdicts.safetensors", read_verdicts),
         (FILTERED, "images.safetensors", by_class),
     ],
 )

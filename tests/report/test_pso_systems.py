@@ -16,6 +16,8 @@ from fedsynth.report.pso_systems import origin_of
         ("edm2_ag", "edm2_ag", "EDM-2, autoguidance"),
         ("edm2_drop", "edm2", "EDM-2, drop"),
         ("diadm_features_class_balanced", "diadm_features", "DiADM + features, class balanced"),
+        ("real_site_0", "real", "real images, site 0"),
+        ("diadm_features_filtered_site_12", "diadm_features", "DiADM + features, filtered, site 12"),
         ("realistic", None, None),
         ("fedmpa", None, None),
     ],

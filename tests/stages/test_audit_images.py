@@ -12,18 +12,20 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tiny_audited import (
+    audit_inputs,
     audit_settings,
-    classifier,
+    audited,
     encoder_settings,
+    gathered,
     made_set,
+    number,
+    only,
     people,
     real_sets,
     reidentifier,
-    settings_of,
-    small_encoder,
     stored_images,
 )
-from tiny_stages import equal, run_stage, stage_context, values
+from tiny_stages import equal, values
 
 from fedsynth.errors import ConfigError, DataError
 from fedsynth.evaluation.frechet import frechet_distance
@@ -31,49 +33,18 @@ from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.settings import build_settings
 from fedsynth.pipeline.stage import Side
 from fedsynth.stages.audit_images.agreement import torchmetrics_fid
-from fedsynth.stages.audit_images.records import gather
 from fedsynth.stages.audit_images.spaces import make_space
 from fedsynth.stages.audit_images.spec import STAGE, AuditImagesSettings
-from fedsynth.stages.image_set import ImageSet
 from fedsynth.stages.pseudo_features.stored import open_encoder
 from fedsynth.stages.reidentifier.trained import open_reidentifier
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-Values = dict[tuple[str, str, int], float]
 PIXELS = "/pixel_pca12"
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """Everything but the release."""
-    folder = tmp_path_factory.mktemp("audited")
-    images = stored_images(folder / "images", "xray_images", **real_sets())
-    settings = small_encoder(folder)
-    features = run_stage("pseudo_features", settings, {"images": images}, stage_context(folder / "features"))
-    others = people(40, torch.Generator().manual_seed(77))
-    source = torch.arange(40)
-    return {
-        "images": images,
-        "features": settings_of(features, settings),
-        "reidentifier": reidentifier(folder / "reidentifier"),
-        "classifier": classifier(folder / "classifier"),
-        "independent": stored_images(
-            folder / "independent",
-            "select_images",
-            train=made_set(others.image, source, real_sets()["train"]),
-        ),
-    }
-
-
-def audited(folder: Path, inputs: dict[str, Artifact], released: ImageSet, **changes: Any) -> Artifact:
-    kind = changes.pop("kind", "select_images")
-    made = stored_images(folder / "released", kind, train=released)
-    settings = audit_settings(**changes)
-    return run_stage("audit_images", settings, {**inputs, "released": made}, stage_context(folder / "audit"))
-
-
-def number(found: Values, metric: str) -> float:
-    return found["made", metric, 42]
+    return audit_inputs(tmp_path_factory.mktemp("audited"))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +63,7 @@ def strangers(tmp_path_factory: pytest.TempPathFactory, inputs: dict[str, Artifa
     return audited(tmp_path_factory.mktemp("strangers"), inputs, made_set(others.image, source, train))
 
 
-@pytest.mark.parametrize("space", ["", PIXELS, "/classifier", "/reidentifier"])
+@pytest.mark.parametrize("space", ["", PIXELS, f"{PIXELS}_val", "/classifier", "/reidentifier"])
 def test_copies_are_found_out_by_every_test(copies: Artifact, space: str) -> None:
     found = values(copies)
     for quantity in ("self_retrieval/rate", "isolation/largest_unseen"):
@@ -117,7 +88,7 @@ def test_copies_are_reidentified(copies: Artifact) -> None:
     assert number(found, "reid/largest_similarity_auroc") == 1.0
 
 
-@pytest.mark.parametrize("space", ["", PIXELS, "/classifier", "/reidentifier"])
+@pytest.mark.parametrize("space", ["", PIXELS, f"{PIXELS}_val", "/classifier", "/reidentifier"])
 def test_images_of_other_people_are_at_chance(strangers: Artifact, space: str) -> None:
     rows = {row["metric"]: row for row in strangers.manifest["metrics"]}
     for prefix in ("", "control/negative/", "control/independent/"):
@@ -214,10 +185,6 @@ def equal_with_nan(first: dict[str, torch.Tensor], second: dict[str, torch.Tenso
                  {name: value.nan_to_num(-9) for name, value in second.items()})  # fmt: skip
 
 
-def only(inputs: dict[str, Artifact], *names: str) -> dict[str, Artifact]:
-    return {name: inputs[name] for name in ("images", "features", *names)}
-
-
 def test_a_union_of_sites_is_audited_without_sources(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
     train = real_sets()["train"]
     whole = made_set(train.image, torch.arange(len(train)), train)
@@ -230,13 +197,6 @@ def test_a_union_of_sites_is_audited_without_sources(tmp_path: Path, inputs: dic
     # Isolation needs no sources and finds the copies all the same.
     assert number(found, "isolation/largest_unseen") == 1.0
     assert number(found, "control/positive/self_retrieval/rate") == 1.0
-
-
-def gathered(folder: Path, inputs: dict[str, Artifact], released: ImageSet, **changes: Any) -> Any:
-    made = stored_images(folder / "released", "select_images", train=released)
-    return gather(
-        audit_settings(**changes), {**only(inputs), "released": made}, stage_context(folder / "audit")
-    )
 
 
 def test_subsets_keep_every_source_and_say_so(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
@@ -325,25 +285,119 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], key: str
     assert error.value.key == f"stages.audit.{key}"
 
 
+def planned(name: str, kind: str = "", **inputs: str) -> SimpleNamespace:
+    """A planned stage, as suppliers are given to the check."""
+    return SimpleNamespace(
+        name=name,
+        stage=SimpleNamespace(kind=kind),
+        settings=encoder_settings(),
+        inputs={"images": "images", **inputs},
+    )
+
+
+def suppliers(**changes: SimpleNamespace) -> dict[str, SimpleNamespace]:
+    return {
+        "images": planned("images"),
+        "features": planned("features"),
+        "reidentifier": planned("identity"),
+        "classifier": planned("real", train="images"),
+        "released": planned("made", "select_images"),
+        "independent": planned("none", "select_images"),
+        **changes,
+    }
+
+
+def test_inputs_of_the_same_images_are_accepted_and_a_union_may_be_of_other_ones() -> None:
+    STAGE.check_suppliers(audit_settings(), suppliers(), "stages.audit")
+    union = SimpleNamespace(
+        name="union", stage=SimpleNamespace(kind="data_sharing"), inputs={"first": "made"}
+    )
+    STAGE.check_suppliers(audit_settings(), suppliers(released=union), "stages.audit")
+
+
+@pytest.mark.parametrize("role", ["features", "classifier", "released", "independent"])
+def test_inputs_made_of_other_images_are_refused(role: str) -> None:
+    other = planned("other", "select_images", images="elsewhere", train="images")
+    with pytest.raises(ConfigError, match="is made of those of 'elsewhere'") as error:
+        STAGE.check_suppliers(audit_settings(), suppliers(**{role: other}), "stages.audit")
+    assert error.value.key == f"stages.audit.inputs.{role}"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "split_seed", "is_refused"),
+    [("kermany", 1, True), ("kermany", 0, False), ("nih1000", 1, False)],
+)
+def test_an_identity_network_of_the_same_people_split_otherwise_is_refused(
+    dataset: str, split_seed: int, is_refused: bool
+) -> None:
+    def images(name: str, dataset: str, split_seed: int) -> SimpleNamespace:
+        split = {"split": "patient", "split_fractions": [0.7, 0.1, 0.2], "num_sites": 1, "site_seed": 0}
+        settings = SimpleNamespace(dataset=dataset, split_seed=split_seed, **split)
+        return SimpleNamespace(name=name, settings=settings)
+
+    network = planned("identity", images="elsewhere")
+    network.suppliers = {"images": images("elsewhere", dataset, split_seed)}
+    given = suppliers(images=images("images", "kermany", 0), reidentifier=network)
+    if not is_refused:
+        STAGE.check_suppliers(audit_settings(), given, "stages.audit")
+        return
+    with pytest.raises(ConfigError, match="split_seed 1 and 0") as error:
+        STAGE.check_suppliers(audit_settings(), given, "stages.audit")
+    assert error.value.key == "stages.audit.inputs.reidentifier"
+
+
+def test_an_identity_network_that_knows_held_out_people_is_refused_before_any_image_is_encoded(
+    tmp_path: Path, inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsynth.stages.audit_images.run.open_spaces", None)
+    network = reidentifier(tmp_path / "reidentifier", patients=real_sets()["test"].patient[:3])
+    train = real_sets()["train"]
+    with pytest.raises(DataError, match="trained on 2 patients whom images holds out in test"):
+        audited(tmp_path, {**inputs, "reidentifier": network}, made_set(train.image, torch.arange(60), train))
+
+
 def test_features_of_a_classifier_need_that_classifier() -> None:
-    features = SimpleNamespace(name="f", settings=encoder_settings(encoder="classifier"))
+    features = planned("f", classifier="real")
+    features.settings = encoder_settings(encoder="classifier")
+    given = suppliers(features=features)
+    STAGE.check_suppliers(audit_settings(), given, "stages.audit")
+    for wrong, message in (
+        ({"classifier": planned("real_2", train="images")}, "must be 'real', whose features f are"),
+        ({"classifier": planned("real", train="made")}, "must be trained on the real images 'images'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            STAGE.check_suppliers(audit_settings(), {**given, **wrong}, "stages.audit")
+    del given["classifier"]
     with pytest.raises(ConfigError, match=r"inputs\.classifier is missing"):
-        STAGE.check_suppliers(audit_settings(), {"features": features}, "stages.audit")
-    STAGE.check_suppliers(audit_settings(), {"features": features, "classifier": None}, "stages.audit")
+        STAGE.check_suppliers(audit_settings(), given, "stages.audit")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_features_of_other_images_are_refused(
+    tmp_path: Path, inputs: dict[str, Artifact], split: str
+) -> None:
+    real = real_sets()
+    real[split] = real[split].rows(torch.arange(40))
+    images = stored_images(tmp_path / "images", "xray_images", **real)
+    released = made_set(real["train"].image, torch.arange(len(real["train"])), real["train"])
+    with pytest.raises(DataError, match=rf"features of 60 {split} images, but stages\.images has 40"):
+        audited(tmp_path, {**inputs, "images": images}, released)
 
 
 def test_the_config_fills_the_stage_and_is_the_auditors() -> None:
     config = OmegaConf.create({
-        "seed": 42, "image_encoder": {"classifier": None},
-        "evaluation": OmegaConf.load(CONFIGS / "evaluation/default.yaml"),
+        "seed": 42, "evaluation": OmegaConf.load(CONFIGS / "evaluation/default.yaml"),
         "stage": OmegaConf.load(CONFIGS / "stage/audit_images.yaml"),
     })  # fmt: skip
     config.stage.arm, config.stage.inputs.released = "made", "select_images"
     values_: Any = OmegaConf.to_container(config, resolve=True)
     stage = values_["stage"]
     assert stage.pop("stage") == STAGE.kind
-    assert set(stage.pop("inputs")) == {*STAGE.roles, *STAGE.optional_roles}
-    build_settings(AuditImagesSettings, stage, "stages.audit")
+    inputs_ = stage.pop("inputs")
+    assert set(inputs_) == {*STAGE.roles, *STAGE.optional_roles}
+    assert inputs_["classifier"] == "tstr_real"  # C_r's space is measured unless left out
+    built = build_settings(AuditImagesSettings, stage, "stages.audit")
+    assert built.dp_epsilon == 4.0
     assert STAGE.side is Side.AUDITOR
 
 

@@ -12,7 +12,7 @@ from tiny_stages import run_stage, stage_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "cxr_sites"))
 
-from written_sites import write_chestxray14
+from written_sites import write_chestxray14, write_image
 
 from fedsynth.composition import compose_config, resolved
 from fedsynth.data.cxr_sites.source import locate_site
@@ -49,7 +49,10 @@ def test_corpus_goes_from_its_config_to_image_sets(tmp_path: Path, site: Path) -
     sources = obtain_sources(config)
     (planned,) = plan_stages(config["stages"], {}, planner_sources(sources))
     assert planned.sensitivity is Sensitivity.PRIVATE
-    assert [record["file"] for record in source_records(sources["xray"])] == ["Data_Entry_2017.csv"]
+    assert [record["file"] for record in source_records(sources["xray"])] == [
+        "Data_Entry_2017.csv",
+        "names of 240 images",
+    ]
     made = run_stage("xray_images", planned.settings, {}, stage_context(tmp_path / "images", sources=sources))
     people = []
     for split in ("train", "val", "test"):
@@ -72,7 +75,31 @@ def test_plan_knows_the_same_key_and_writes_nothing(tmp_path: Path, site: Path) 
     assert found["xray"].digest == obtain_sources(config)["xray"].digest
     with (site / "Data_Entry_2017.csv").open("a") as file:
         file.write("00000999_000.png,Edema,0,999,058Y,M,PA,1,1,0.1,0.1\n")
+    write_image(site / "images" / "00000999_000.png", 7)
     assert sources_on_disk(config)[0]["xray"].digest != found["xray"].digest
+
+
+def test_missing_images_stop_a_run_are_a_remark_of_a_plan_and_are_counted_if_allowed(
+    tmp_path: Path, site: Path
+) -> None:
+    words = (tmp_path / "logs", f"data.roots.chestxray14={site}")
+    whole = obtain_sources(config_of(*words))["xray"].digest
+    for number in (8, 9):
+        (site / "images" / f"{number // 2:08d}_{number:03d}.png").unlink()
+    found, remarks = sources_on_disk(config_of(*words))
+    assert not found
+    assert "lacks 2 of the 240" in remarks[0]
+    with pytest.raises(DataError, match=r"lacks 2 of the 240 .*data\.allow_missing_files=true"):
+        obtain_sources(config_of(*words))
+    config = config_of(*words, "data.allow_missing_files=true")
+    sources = obtain_sources(config)
+    assert sources["xray"].digest != whole
+    assert sources_on_disk(config)[0]["xray"].digest == sources["xray"].digest
+    (planned,) = plan_stages(config["stages"], {}, planner_sources(sources))
+    made = run_stage("xray_images", planned.settings, {}, stage_context(tmp_path / "images", sources=sources))
+    notes = made.manifest["notes"]
+    assert notes["dropped"]["no file"] == 2
+    assert sum(split["images"] for split in notes["splits"].values()) == 238
 
 
 def test_absent_corpus_stops_a_run_and_is_a_remark_of_a_plan(tmp_path: Path) -> None:
@@ -110,6 +137,8 @@ def test_settings_that_these_data_do_not_have_are_refused(tmp_path: Path, overri
         ("data.source=simulated", r"data\.source must be one of real, got 'simulated'.*Nothing stands in"),
         ("data.dataset=padchest", r"data\.dataset must be one of mimic, chexpert, chestxray14"),
         ("data.download=true", r"data\.download must be one of False"),
+        ("data.allow_missing_files=off", r"data\.allow_missing_files must be true or false, got 'off'"),
+        ("data.allow_missing_files=2", r"data\.allow_missing_files"),
     ],
 )
 def test_data_config_is_checked(tmp_path: Path, override: str, said: str) -> None:

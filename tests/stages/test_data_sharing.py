@@ -36,35 +36,22 @@ def test_the_union_holds_every_image_once_with_its_site(tmp_path: Path) -> None:
     given = sites()
     parts = [stored(tmp_path / f"s{k}", {"train": one}, site=f"site {k}") for k, one in enumerate(given)]
     result = share(tmp_path, *parts)
-    union, site = read_image_set(result), result.load("images.safetensors")["train.site"]
+    tensors = result.load("images.safetensors")
+    union, site = read_image_set(result), tensors["train.site"]
+    # Where a set tells its sources, they are no business of the server that joins them.
+    assert set(tensors) == {"train.image", "train.label", "train.site"}
     assert len(union) == 38
     assert union.patient is None
     notes = result.manifest["notes"]
     for number, one in enumerate(given):
         rows = union.rows(site == number)
-        for name in ("image", "label", "guidance"):
+        for name in ("image", "label"):
             assert torch.equal(getattr(rows, name), getattr(one, name))
-        assert rows.source is not None
-        assert one.source is not None
-        assert torch.equal(rows.source - notes["site"][number]["source_offset"], one.source)
         assert notes["site"][number]["site"] == f"site {number}"
         assert notes["site"][number]["stage"] == f"s{number}"
         assert notes["site"][number]["counts"] == one.counts()
-    assert union.source is not None
-    assert len(union.source.unique()) == 38  # rows of different sites stay different
     totals = [sum(one.counts()[name] for one in given) for name in CLASSES]
     assert list(notes["counts"].values()) == totals
-
-
-def test_a_number_that_one_site_lacks_is_left_out(tmp_path: Path) -> None:
-    first, second, _ = sites()
-    second = dataclasses.replace(second, guidance=None)
-    result = share(
-        tmp_path, stored(tmp_path / "a", {"train": first}), stored(tmp_path / "b", {"train": second})
-    )
-    union = read_image_set(result)
-    assert union.guidance is None
-    assert union.source is not None
 
 
 def test_sets_that_do_not_fit_are_refused(tmp_path: Path) -> None:

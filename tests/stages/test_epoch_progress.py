@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+import rich.progress
 import torch
 from rich.console import Console
 from tiny_stages import DIM, stage_context, stock_trainer, tiny_latents
@@ -51,6 +52,27 @@ def test_a_terminal_gets_a_bar_with_the_stage_s_name(tmp_path: Path, monkeypatch
     text = shown(tmp_path, monkeypatch, terminal=True, seconds=0)
     assert "tstr_real" in text
     assert "3/3 epochs" in text
+
+
+def test_a_training_that_fails_takes_its_bar_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal holds one bar at a time: rich refuses a second one while the first is up."""
+    made = Console(file=io.StringIO(), force_terminal=True, width=200)
+    monkeypatch.setattr(progress, "console", lambda: made)
+    tensors = tiny_latents()
+    data = ArmLatentsData(tensors["train.latent"], tensors["train.label"], batch_size=16, seed=0)
+    module = TSTRClassifier(dim=DIM, hidden_dims=[4], dropout=0.0, learning_rate=1e-3)
+    bar = EpochProgress("tstr_real")
+
+    def fails(*arguments: object) -> None:
+        assert bar._progress is not None
+        raise RuntimeError("diverged")
+
+    monkeypatch.setattr(module, "training_step", fails)
+    with pytest.raises(RuntimeError, match="diverged"):
+        stock_trainer(tmp_path, max_epochs=3, callbacks=[bar]).fit(module, data)
+    assert bar._progress is None
+    with rich.progress.Progress(console=made):
+        pass
 
 
 def test_the_federated_trainer_brings_its_own_bar(tmp_path: Path) -> None:

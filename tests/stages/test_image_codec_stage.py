@@ -145,13 +145,15 @@ def test_pieces_that_are_encoded_survive_a_kill(
         assert equal(whole.load(name), resumed.load(name))
 
 
+@pytest.mark.parametrize(("side", "channels"), [(8, 4), (6, 3)])
 def test_batches_that_do_not_fit_are_halved_without_changing_a_latent(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, side: int, channels: int
 ) -> None:
+    """Of latents of 64 values, and of 27, which are no multiple of the block that torch draws at a time."""
     torch.manual_seed(0)
-    codec = AutoencoderCodec(small_autoencoder(1, 4, (8, 8)), (1, 8, 8))
+    codec = AutoencoderCodec(small_autoencoder(1, channels, (8, 8)), (1, side, side))
     options = {"seed": 0, "key": "batch_size", "device": torch.device("cpu"), "folder": None}
-    image = image_set().image
+    image = image_set(side=side).image
     (whole,) = encode_pieces(codec, image, batch_size=40, **options)
     encode = AutoencoderCodec.encode
 

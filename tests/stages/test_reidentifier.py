@@ -21,7 +21,7 @@ from fedsynth.pipeline.stage import Sensitivity
 from fedsynth.run_sources import planner_sources
 from fedsynth.stages.image_set import ImageSet
 from fedsynth.stages.reidentifier.held_out import VIEW_PAIRS
-from fedsynth.stages.reidentifier.trained import open_reidentifier
+from fedsynth.stages.reidentifier.trained import check_strangers, open_reidentifier
 
 ARM = "reidentifier"
 
@@ -67,6 +67,19 @@ def test_reopened_network_gives_the_stored_probabilities_whatever_the_batch(trai
     wanted = stored["probability"][stored["is_same"] == 1].sort().values
     assert torch.allclose(probability[same].sort().values, wanted, atol=1e-4)
     assert set(stored["label"].tolist()) == {0, 1}
+
+
+def test_who_trained_the_network_is_stored_and_must_not_be_held_out(
+    tmp_path: Path, trained: Artifact
+) -> None:
+    splits = three_splits()
+    assert torch.equal(trained.load("patients.safetensors")["train"], torch.arange(24))
+    assert check_strangers(trained, identity_images(tmp_path / "same", splits), "select")
+    seen = {**splits, "test": people(range(20, 30))}
+    with pytest.raises(DataError, match=r"stages\.select\.inputs.* 4 patients whom images holds out in test"):
+        check_strangers(trained, identity_images(tmp_path / "seen", seen), "select")
+    unknown = {split: replace(images, patient=None) for split, images in splits.items()}
+    assert not check_strangers(trained, identity_images(tmp_path / "unknown", unknown), "select")
 
 
 def test_metrics_are_those_of_the_stored_probabilities(trained: Artifact) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,14 +19,13 @@ from tiny_candidates import (
     tiny_images,
     tiny_inputs,
 )
+from tiny_selection import by_source, pictures, probability, selected, selection_inputs, told
 from tiny_stages import equal, found, run_stage, stage_context, values
 from torch import Tensor
 
-from fedsynth.data.image_codec import grey_levels
 from fedsynth.errors import ConfigError, DataError
 from fedsynth.pipeline.artifacts import Artifact
-from fedsynth.pipeline.settings import build_settings
-from fedsynth.pipeline.stage import Outcome, Sensitivity
+from fedsynth.pipeline.stage import Outcome
 from fedsynth.selection.ranking import NONE
 from fedsynth.stages.image_codec.stored import open_codec
 from fedsynth.stages.image_set import ImageSet, read_image_set
@@ -37,7 +34,6 @@ from fedsynth.stages.select_images import run as stage_module
 from fedsynth.stages.select_images.emission import emission
 from fedsynth.stages.select_images.rounds import Round, Shard, judge, play
 from fedsynth.stages.select_images.scoring import CandidateScorer
-from fedsynth.stages.select_images.spec import STAGE, SelectImagesSettings
 from fedsynth.stages.select_images.tables import class_table
 from fedsynth.stages.select_images.thresholds import Thresholds
 from fedsynth.stages.synthesize_images import pieces
@@ -47,32 +43,7 @@ from fedsynth.stages.tstr_densenet.trained import open_densenet
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """With an identity network that flags about half of the candidates."""
-    folder = tmp_path_factory.mktemp("inputs")
-    made = tiny_inputs(folder)
-    candidates = run_stage(
-        "synthesize_images", sampler_settings(), made, stage_context(folder / "candidates")
-    )
-    reidentifier = half_flagged(folder / "half", made, candidates)
-    return {**made, "candidates": candidates, "reidentifier": reidentifier}
-
-
-def selected(folder: Path, inputs: dict[str, Artifact], **changes: Any) -> Artifact:
-    return run_stage("select_images", selection_settings(**changes), inputs, stage_context(folder))
-
-
-def pictures(inputs: dict[str, Artifact]) -> Tensor:
-    """All candidates of the first round, [source, candidate, 1, h, w]."""
-    codec, files = open_codec(inputs["codec"]), sorted(inputs["candidates"].manifest["files"])
-    latent = torch.cat([inputs["candidates"].load(name)["latent"] for name in files]).float()
-    return grey_levels(codec.decode(latent.flatten(0, 1))).unflatten(0, latent.shape[:2])
-
-
-def probability(inputs: dict[str, Artifact], source: Tensor, image: Tensor) -> Tensor:
-    """P of each image and the training image in its row of ``source``."""
-    network = open_reidentifier(inputs["reidentifier"])
-    real = network.embed(read_image_set(inputs["images"]).image)
-    return network.probability(real[source], network.embed(image))
+    return selection_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 def brute_force(inputs: dict[str, Artifact], threshold: float) -> list[int]:
@@ -90,7 +61,7 @@ def brute_force(inputs: dict[str, Artifact], threshold: float) -> list[int]:
 
 
 def test_the_set_is_that_of_equation_1_by_hand(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
-    made = read_image_set(selected(tmp_path / "a", inputs, guidance_weights=[]))
+    made = by_source(selected(tmp_path / "a", inputs, guidance_weights=[]))
     expected = brute_force(inputs, 0.5)
     kept = [row for row, choice in enumerate(expected) if choice >= 0]
     assert 0 < len(kept) < NUM_TRAIN
@@ -109,7 +80,7 @@ def test_no_emitted_image_is_flagged(
     artifact = selected(
         tmp_path / "a", inputs, when_all_flagged=policy, scope=scope, guidance_weights=[1.0, 0.5, 0.0]
     )
-    made, notes = read_image_set(artifact), artifact.manifest["notes"]
+    made, notes = read_image_set(artifact), told(artifact)
     assert made.source is not None
     assert float(probability(inputs, made.source, made.image).max()) <= 0.5
     if scope == "train":
@@ -124,7 +95,7 @@ def test_a_balanced_refill_has_the_class_counts_of_the_sources(
     tmp_path: Path, inputs: dict[str, Artifact]
 ) -> None:
     artifact = selected(tmp_path / "a", inputs, when_all_flagged="class_balanced", max_per_source=5)
-    made, table = read_image_set(artifact), artifact.manifest["notes"]["per_class"]
+    made, table = read_image_set(artifact), told(artifact)["per_class"]
     assert made.counts() == dict.fromkeys(CLASSES, NUM_TRAIN // 3)
     assert made.source is not None
     assert int(torch.bincount(made.source).max()) > 1
@@ -138,7 +109,7 @@ def test_several_images_a_source_keep_the_mix_and_the_mask(
 ) -> None:
     wanted = {"when_all_flagged": "class_balanced", "max_per_source": 5, "images_per_source": 2}
     artifact = selected(tmp_path / "a", inputs, **wanted)
-    made, table = read_image_set(artifact), artifact.manifest["notes"]["per_class"]
+    made, table = read_image_set(artifact), told(artifact)["per_class"]
     assert made.source is not None
     assert float(probability(inputs, made.source, made.image).max()) <= 0.5
     assert all(row["emitted"] + row["missing"] == 2 * row["sources"] for row in table.values())
@@ -152,13 +123,13 @@ def test_without_filter_every_source_has_its_best_candidate(
     bare = {role: one for role, one in inputs.items() if role != "reidentifier"}
     artifact = selected(tmp_path / "a", bare, filter="none", release=False)
     expected = brute_force(inputs, 1.0)
-    made = read_image_set(artifact)
+    made = by_source(artifact)
     assert torch.equal(
         made.image, torch.stack([pictures(inputs)[row, expected[row]] for row in range(NUM_TRAIN)])
     )
-    assert artifact.manifest["notes"]["thresholds"] == []
+    assert told(artifact)["thresholds"] == told(artifact)["error_rates"] == []
     assert "probability" not in artifact.load("verdicts.safetensors")
-    first = read_image_set(selected(tmp_path / "b", bare, filter="none", release=False, ranking="first"))
+    first = by_source(selected(tmp_path / "b", bare, filter="none", release=False, ranking="first"))
     assert torch.equal(first.image, pictures(inputs)[:, 0])
 
 
@@ -191,7 +162,7 @@ def test_batch_statistics_make_verdicts_depend_on_the_company(
 
 def test_metrics_and_table_count_what_was_emitted(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
     artifact = selected(tmp_path / "a", inputs)
-    made, numbers, table = read_image_set(artifact), values(artifact), artifact.manifest["notes"]["per_class"]
+    made, numbers, table = read_image_set(artifact), values(artifact), told(artifact)["per_class"]
     assert numbers["made", "kept", 42] == len(made)
     assert numbers["made", "dropped", 42] == NUM_TRAIN - len(made)
     p = probability(inputs, torch.arange(NUM_TRAIN).repeat_interleave(5), pictures(inputs).flatten(0, 1))
@@ -222,23 +193,9 @@ def test_verdicts_show_the_chosen_candidate_and_what_the_networks_said(
         (place,) = (shown["source"] == row).nonzero()[:, 0].tolist()
         if int(shown["accepted_in"][place]) == 0:
             assert torch.equal(shown["image"][place][shown["chosen"][place].bool()][0], image)
-    assert not (selected(tmp_path / "b", inputs, num_shown=0).path / "verdicts.safetensors").exists()
-
-
-def test_thresholds_by_class_have_the_rate_asked_for_in_each(
-    tmp_path: Path, inputs: dict[str, Artifact]
-) -> None:
-    artifact = selected(
-        tmp_path / "a", inputs, threshold_rule="fpr", threshold_value=0.1, threshold_by="class"
+    assert (
+        "private/verdicts.safetensors" not in selected(tmp_path / "b", inputs, num_shown=0).manifest["files"]
     )
-    rows = {row["class"]: row for row in artifact.manifest["notes"]["thresholds"]}
-    assert tuple(rows) == CLASSES
-    assert all(row["fpr"] <= 0.1 for row in rows.values())
-    made = read_image_set(artifact)
-    assert made.source is not None
-    p = probability(inputs, made.source, made.image)
-    for name, number in zip(CLASSES, range(3), strict=True):
-        assert float(p[made.label == number].max()) <= rows[name]["threshold"]
 
 
 def test_a_filter_that_leaves_nothing_says_what_to_lower(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
@@ -267,7 +224,7 @@ def test_labels_in_combinations_are_selected_and_counted(tmp_path: Path) -> None
     artifact = selected(tmp_path / "a", every, when_all_flagged="class_balanced", max_per_source=5)
     made = read_image_set(artifact)
     assert made.task == "multilabel"
-    assert set(artifact.manifest["notes"]["per_class"]) == {"bacteria", "virus", "bacteria + virus"}
+    assert set(told(artifact)["per_class"]) == {"bacteria", "virus", "bacteria + virus"}
     assert made.source is not None
     assert torch.equal(made.label, tiny_images("multilabel")["train"].label[made.source])
 
@@ -276,7 +233,7 @@ def test_a_run_killed_in_a_later_round_goes_on(
     tmp_path: Path, inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = selected(tmp_path / "whole", inputs)
-    assert whole.manifest["notes"]["weights"] == [1.0, 0.5]
+    assert told(whole)["weights"] == [1.0, 0.5]
     context = stage_context(tmp_path / "killed")
     draw, score = CandidateSampler.draw, CandidateScorer.score
 
@@ -296,7 +253,7 @@ def test_a_run_killed_in_a_later_round_goes_on(
     monkeypatch.setattr(CandidateScorer, "score", counted)
     made = found(context.output, None, stage_module.run(selection_settings(), inputs, context))
     assert len(scored) < NUM_TRAIN  # the first round was not scored again
-    for name in ("images.safetensors", "verdicts.safetensors"):
+    for name in ("images.safetensors", "private/images.safetensors", "private/verdicts.safetensors"):
         assert (made.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
@@ -402,108 +359,6 @@ def test_rounds_stop_as_soon_as_every_image_has_a_choice() -> None:
     )
     assert asked == [(1, 1.1, [1, 2]), (2, 1.0, [2])]
     assert [one.weight for one in rounds] == [1.2, 1.1, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("key", "changes"),
-    [
-        ("release", {"filter": "released_code"}),
-        ("batch_norm", {"batch_norm": "train"}),
-        ("threshold_value", {"threshold_rule": "youden"}),
-        ("threshold_value", {"threshold_rule": "fpr", "threshold_value": None}),
-        ("threshold_value", {"threshold_value": 1.0}),
-        ("guidance_weights", {"guidance_weights": [0.5, 1.0]}),
-        ("guidance_weights", {"guidance_weights": None}),
-        ("guidance_weights", {"guidance_step": 0.1, "guidance_floor": 0.5}),
-        ("arm", {"arm": "a/b"}),
-        ("max_per_source", {"max_per_source": 0}),
-        ("max_per_source", {"max_per_source": 1, "images_per_source": 2, "when_all_flagged": "true_mix"}),
-        ("images_per_source", {"images_per_source": 2}),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused_by_name(key: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as raised:
-        build_settings(
-            SelectImagesSettings, dataclasses.asdict(selection_settings()) | changes, "stages.select"
-        )
-    assert raised.value.key == f"stages.select.{key}"
-
-
-def planned_suppliers(**changes: Any) -> dict[str, Any]:
-    def one(name: str, settings: Any = None, **inputs: str) -> SimpleNamespace:
-        return SimpleNamespace(name=name, settings=settings, inputs=inputs)
-
-    own = {"codec": "codec", "images": "images", "features": "features"}
-    suppliers = {
-        "images": one("images"),
-        "codec": one("codec", images="images"),
-        "features": one("features", images="images"),
-        "denoiser": one("diadm", SimpleNamespace(condition="feature", condition_dropout=0.15), **own),
-        "candidates": one("candidates", sampler_settings(), denoiser="diadm", **own),
-        "reidentifier": one("reidentifier", images="elsewhere"),
-        "classifier": one("c_real", images="images"),
-    }
-    return {role: given for role, given in (suppliers | changes).items() if given is not None}
-
-
-OWN = {"denoiser": "diadm", "codec": "codec", "images": "images", "features": "features"}
-
-
-def changed(role: str, **changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**vars(planned_suppliers()[role]) | changes)
-
-
-@pytest.mark.parametrize(
-    ("key", "settings", "changes"),
-    [
-        ("inputs.reidentifier", {}, {"reidentifier": None}),
-        ("inputs.classifier", {}, {"classifier": None}),
-        ("inputs.denoiser", {}, {"denoiser": changed("denoiser", name="other")}),
-        ("inputs.guide", {}, {"candidates": changed("candidates", inputs=OWN | {"guide": "unconditional"})}),
-        ("inputs.codec", {}, {"codec": changed("codec", inputs={"images": "images_b"})}),
-        (
-            "guidance_weights",
-            {"guidance_weights": [0.7]},
-            {"candidates": changed("candidates", settings=sampler_settings(guidance="none"))},
-        ),
-        (
-            "inputs.guide",
-            {},
-            {
-                "denoiser": changed(
-                    "denoiser", settings=SimpleNamespace(condition="feature", condition_dropout=0.0)
-                )
-            },
-        ),
-    ],
-)
-def test_suppliers_that_do_not_fit_are_refused_before_anything_runs(
-    key: str, settings: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError) as raised:
-        STAGE.check_suppliers(selection_settings(**settings), planned_suppliers(**changes), "stages.select")
-    assert raised.value.key == f"stages.select.{key}"
-
-
-def test_what_a_policy_does_not_need_may_be_left_out() -> None:
-    STAGE.check_suppliers(selection_settings(), planned_suppliers(), "stages.select")
-    bare = planned_suppliers(reidentifier=None, classifier=None)
-    STAGE.check_suppliers(selection_settings(filter="none", ranking="first"), bare, "stages.select")
-    # One round at the weight of the candidates needs no guide.
-    unguided = changed("candidates", settings=sampler_settings(guidance="none"))
-    STAGE.check_suppliers(
-        selection_settings(guidance_weights=[]), planned_suppliers(candidates=unguided), "stages.select"
-    )
-
-
-def test_what_leaves_has_no_price_but_infinity_and_says_so() -> None:
-    released, kept = selection_settings(), selection_settings(release=False)
-    assert STAGE.yields(released, {"images": Sensitivity.PRIVATE}) is Sensitivity.RELEASED
-    assert STAGE.price(released) == (math.inf, 0.0)
-    assert "neither necessary nor sufficient" in " ".join(STAGE.uncovered(released))
-    assert STAGE.yields(kept, {"images": Sensitivity.PRIVATE}) is Sensitivity.PRIVATE
-    assert STAGE.price(kept) is None
-    assert "no identity filter" in " ".join(STAGE.uncovered(selection_settings(filter="none")))
 
 
 def test_images_of_the_sources_are_what_is_embedded(inputs: dict[str, Artifact]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from functools import cache
 from typing import Any
@@ -96,3 +97,21 @@ def test_what_is_not_released_cannot_be_shared_between_sites() -> None:
     }
     with pytest.raises(PrivateInputError, match="select_images"):
         planned(selection="none", data_sharing=sharing)
+
+
+def test_an_identity_network_of_another_split_is_refused_before_anything_runs() -> None:
+    settings = dataclasses.asdict(planned()["images"].settings)
+    words = "stages.reidentifier.inputs.images=elsewhere"
+    same = planned(words, elsewhere={"stage": "xray_images", **settings})
+    assert same["select_images"].suppliers["reidentifier"].suppliers["images"].name == "elsewhere"
+    other = {"stage": "xray_images", **settings, "split_seed": settings["split_seed"] + 1}
+    with pytest.raises(
+        ConfigError, match=r"trained on elsewhere, which divides the patients of kermany .*split_seed"
+    ):
+        planned(words, elsewhere=other)
+
+
+def test_a_set_without_filter_cannot_be_called_filtered() -> None:
+    with pytest.raises(ConfigError, match="every table would call this set filtered"):
+        planned("stages.select_images.arm=diadm_filtered", selection="none")
+    planned("stages.select_images.arm=diadm_unfiltered", selection="none")

@@ -7,17 +7,19 @@ from typing import Any
 
 import timm
 import torch
-from tiny_stages import artifact
+from tiny_stages import artifact, run_stage, stage_context
 from torch import Tensor
 
 from fedsynth.models.siamese import SiameseNetwork
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.fingerprint import canonical
+from fedsynth.stages.audit_images.records import gather
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
 from fedsynth.stages.image_set import IMAGES_FILE, ImageSet
 from fedsynth.stages.pseudo_features.spec import PseudoFeaturesSettings
 from fedsynth.stages.tstr_densenet.network import build_network
 
+Values = dict[tuple[str, str, int], float]
 SIDE = 16
 MINIATURE = "test_resnet"
 CLASSES = ("normal", "bacteria", "virus")
@@ -39,7 +41,7 @@ def audit_settings(**changes: Any) -> AuditImagesSettings:
         "seed": 42, "arm": "made", "max_released": None, "max_train": None, "held_out": "test",
         "num_components": 12, "nearest_k": 3, "irs_bounds": "exact", "irs_tail": 0.05, "num_radii": 4,
         "isolation_radius": 0.5, "confidence": 0.95, "threshold_rule": "fpr", "threshold_value": 0.1,
-        "similarity_level": 0.05, "torchmetrics_fid": True, "batch_size": 64,
+        "similarity_level": 0.05, "dp_epsilon": 4.0, "torchmetrics_fid": True, "batch_size": 64,
     }  # fmt: skip
     return AuditImagesSettings(**{**defaults, **changes})
 
@@ -112,8 +114,8 @@ def classifier(folder: Path) -> Artifact:
     return made
 
 
-def reidentifier(folder: Path) -> Artifact:
-    """An identity network that was never trained, with a calibration drawn by hand."""
+def reidentifier(folder: Path, patients: Tensor | None = None) -> Artifact:
+    """An identity network that was never trained, with a calibration drawn by hand; said to know these patients."""
     options = {"channels": [8, 8, 8], "embedding_dim": 16, "head": "difference"}
     with torch.random.fork_rng():
         torch.manual_seed(4)
@@ -131,6 +133,53 @@ def reidentifier(folder: Path) -> Artifact:
         {
             "reidentifier.safetensors": network.state_dict(),
             "calibration.safetensors": {"probability": probability, "is_same": same, "label": same},
+            **({} if patients is None else {"patients.safetensors": {"train": patients.unique()}}),
         },
         notes={"network": options, "image_shape": [1, SIDE, SIDE]},
+    )
+
+
+def audit_inputs(folder: Path) -> dict[str, Artifact]:
+    """Everything an audit needs but the release."""
+    images = stored_images(folder / "images", "xray_images", **real_sets())
+    settings = small_encoder(folder)
+    features = run_stage("pseudo_features", settings, {"images": images}, stage_context(folder / "features"))
+    others = people(40, torch.Generator().manual_seed(77))
+    source = torch.arange(40)
+    return {
+        "images": images,
+        "features": settings_of(features, settings),
+        "reidentifier": reidentifier(folder / "reidentifier"),
+        "classifier": classifier(folder / "classifier"),
+        "independent": stored_images(
+            folder / "independent",
+            "select_images",
+            train=made_set(others.image, source, real_sets()["train"]),
+        ),
+    }
+
+
+def audited(folder: Path, inputs: dict[str, Artifact], released: ImageSet, **changes: Any) -> Artifact:
+    """The audit of a release."""
+    kind = changes.pop("kind", "select_images")
+    made = stored_images(folder / "released", kind, train=released)
+    settings = audit_settings(**changes)
+    return run_stage("audit_images", settings, {**inputs, "released": made}, stage_context(folder / "audit"))
+
+
+def number(found: Values, metric: str) -> float:
+    """One metric of the audited arm."""
+    return found["made", metric, 42]
+
+
+def only(inputs: dict[str, Artifact], *names: str) -> dict[str, Artifact]:
+    """Images, features and these of the inputs."""
+    return {name: inputs[name] for name in ("images", "features", *names)}
+
+
+def gathered(folder: Path, inputs: dict[str, Artifact], released: ImageSet, **changes: Any) -> Any:
+    """The images an audit of a release looks at."""
+    made = stored_images(folder / "released", "select_images", train=released)
+    return gather(
+        audit_settings(**changes), {**only(inputs), "released": made}, stage_context(folder / "audit")
     )

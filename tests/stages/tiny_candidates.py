@@ -143,8 +143,10 @@ def _reidentifier(folder: Path, train: ImageSet) -> Artifact:
         "is_same": is_same,
         "label": train.label.repeat(5, *([1] * (train.label.ndim - 1))),
     }
+    test = calibration | {"probability": calibration["probability"].roll(2).sqrt()}
     files: dict[str, Mapping[str, Tensor]] = {
         "reidentifier.safetensors": network.state_dict(), "calibration.safetensors": calibration,
+        "test_pairs.safetensors": test, "patients.safetensors": {"train": torch.arange(NUM_TRAIN)},
     }  # fmt: skip
     return artifact(folder, files, notes={"network": shape, "image_shape": [1, SIDE, SIDE]})
 
@@ -177,8 +179,6 @@ def half_flagged(folder: Path, inputs: Mapping[str, Artifact], candidates: Artif
     tensors = reidentifier.load("reidentifier.safetensors")
     tensors["scale"] = torch.full_like(tensors["scale"], scale)
     tensors["bias"] = torch.full_like(tensors["bias"], -scale * float(values.median()))
-    files = {
-        "reidentifier.safetensors": tensors,
-        "calibration.safetensors": reidentifier.load("calibration.safetensors"),
-    }
+    files = {name: reidentifier.load(name) for name in reidentifier.manifest["files"]}
+    files["reidentifier.safetensors"] = tensors
     return artifact(folder / "output", files, notes=reidentifier.manifest["notes"])

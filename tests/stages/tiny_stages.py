@@ -61,6 +61,7 @@ def artifact(
     """An artifact with these tensors, made by hand."""
     folder.mkdir(parents=True)
     for name, tensors in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         save_file({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, folder / name)
     return found(folder, stage_settings, Outcome(notes=dict(notes or {})))
 
@@ -69,7 +70,7 @@ def found(folder: Path, stage_settings: Any, outcome: Outcome, kind: str = "") -
     manifest = {
         "kind": kind,
         "simulated": False,
-        "files": {path.name: {} for path in folder.iterdir()},
+        "files": {str(path.relative_to(folder)): {} for path in folder.rglob("*") if path.is_file()},
         "settings": canonical(stage_settings) if stage_settings is not None else {},
         "notes": outcome.notes,
         "metrics": [vars(metric) for metric in outcome.metrics],

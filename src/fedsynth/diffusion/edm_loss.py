@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedsynth.diffusion.edm import (
@@ -81,6 +81,63 @@ def weighted_errors(
     return weight * (denoised - x0).square().mean(dim=(1, 2, 3))
 
 
+@dataclass(frozen=True, eq=False)
+class NoiseDraws:
+    """All that a training step draws, row by row of its latents.
+
+    Drawn for a whole step and cut by ``rows``, the loss is the same whatever part of the step fits into memory.
+
+    Attributes:
+        sigma: Noise levels, in float64.
+        noise: Standard normal, of the shape and type of the latents.
+        is_dropped: Whether the row's condition is replaced by zeros; None drops none.
+    """
+
+    sigma: Float[Tensor, " b"]
+    noise: Float[Tensor, "b c h w"]
+    is_dropped: Bool[Tensor, " b"] | None
+
+    def rows(self, start: int, num: int) -> NoiseDraws:
+        """The draws of ``num`` rows from ``start`` on."""
+        part = slice(start, start + num)
+        is_dropped = None if self.is_dropped is None else self.is_dropped[part]
+        return NoiseDraws(self.sigma[part], self.noise[part], is_dropped)
+
+
+def draw_noise(
+    shape: Sequence[int],
+    *,
+    law: NoiseLevelLaw,
+    generator: torch.Generator,
+    condition_dropout: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> NoiseDraws:
+    """σ, n and the dropout of as many rows as ``shape`` has, on the generator's device.
+
+    Args:
+        shape: Of the latents, [b, c, h, w].
+        law: Law of σ.
+        generator: Source of all draws. A CPU generator gives the same ones for every device.
+        condition_dropout: Share of rows whose condition is replaced by zeros, so that the same network learns
+            the unconditional denoiser. 0 in the reference code, which trains a second network instead.
+        dtype: Of the noise.
+
+    Raises:
+        DiffusionInputError: If the dropout is outside [0, 1].
+    """
+    # fidelity: condition-dropout
+    if not 0 <= condition_dropout <= 1:
+        raise DiffusionInputError(
+            f"condition_dropout must be in [0, 1], got {condition_dropout}. 0.15 works at 28 pixels."
+        )
+    device, is_dropped = generator.device, None
+    if condition_dropout > 0:
+        is_dropped = torch.rand(shape[0], generator=generator, device=device) < condition_dropout
+    sigma = law.draw(shape[0], generator)
+    noise = torch.randn(tuple(shape), generator=generator, device=device, dtype=dtype)
+    return NoiseDraws(sigma, noise, is_dropped)
+
+
 def edm_loss(
     denoiser: ConditionalDenoiser,
     x0: Float[Tensor, "b c h w"],
@@ -90,6 +147,29 @@ def edm_loss(
     generator: torch.Generator,
     sigma_data: float = 0.5,
     condition_dropout: float = 0.0,
+    uncertainty: Uncertainty | None = None,
+) -> Float[Tensor, ""]:
+    """``edm_loss_of_draws`` with draws of its own, see ``draw_noise``.
+
+    Raises:
+        DiffusionInputError: On wrong shapes or types, a dropout outside [0, 1], or one without a condition.
+    """
+    check_latent_images("x0", x0)
+    draws = draw_noise(
+        x0.shape, law=law, generator=generator, condition_dropout=condition_dropout, dtype=x0.dtype
+    )
+    return edm_loss_of_draws(
+        denoiser, x0, condition, draws=draws, sigma_data=sigma_data, uncertainty=uncertainty
+    )
+
+
+def edm_loss_of_draws(
+    denoiser: ConditionalDenoiser,
+    x0: Float[Tensor, "b c h w"],
+    condition: Float[Tensor, "b e"] | None,
+    *,
+    draws: NoiseDraws,
+    sigma_data: float = 0.5,
     uncertainty: Uncertainty | None = None,
 ) -> Float[Tensor, ""]:
     """One Monte Carlo estimate of the EDM loss E[λ(σ) ‖D(x_0 + σ n; σ, c) - x_0‖²], per pixel.
@@ -102,20 +182,16 @@ def edm_loss(
         denoiser: D, e.g. ``EDMDenoiser``.
         x0: Latents of standard deviation ``sigma_data``.
         condition: One vector a row; None for an unconditional network.
-        law: Law of σ.
-        generator: Source of σ, n and the dropout. A CPU generator gives the same draws on every device.
+        draws: σ, n and the dropout of the rows, moved to where ``x0`` is.
         sigma_data: σ_d, the denoiser's own.
-        condition_dropout: Share of rows whose condition is replaced by zeros, so that the same network learns
-            the unconditional denoiser. 0 in the reference code, which trains a second network instead.
         uncertainty: u, trained together with the denoiser.
 
     Raises:
-        DiffusionInputError: On wrong shapes or types, a dropout outside [0, 1], or one without a condition.
+        DiffusionInputError: On wrong shapes or types, or a dropout without a condition.
     """
     check_latent_images("x0", x0)
-    condition = _drop_conditions(condition, len(x0), condition_dropout, generator)
-    sigma = law.draw(len(x0), generator).to(x0.device)
-    noise = torch.randn(x0.shape, generator=generator, device=generator.device, dtype=x0.dtype).to(x0.device)
+    condition = _drop_conditions(condition, len(x0), draws.is_dropped)
+    sigma, noise = draws.sigma.to(x0.device), draws.noise.to(x0.device)
     errors = weighted_errors(denoiser, x0, condition, sigma, noise, sigma_data)
     if uncertainty is None:
         return errors.mean()
@@ -127,28 +203,18 @@ def edm_loss(
     return (errors / log_error.exp() + log_error).mean()
 
 
-def _drop_conditions(
-    condition: Tensor | None, num_rows: int, probability: float, generator: torch.Generator
-) -> Tensor | None:
+def _drop_conditions(condition: Tensor | None, num_rows: int, is_dropped: Tensor | None) -> Tensor | None:
     """Conditions with some rows set to zero."""
-    # fidelity: condition-dropout
-    if not 0 <= probability <= 1:
-        raise DiffusionInputError(
-            f"condition_dropout must be in [0, 1], got {probability}. 0.15 works at 28 pixels."
-        )
     if condition is None:
-        if probability > 0:
+        if is_dropped is not None:
             raise DiffusionInputError(
-                f"condition_dropout is {probability} but there is no condition; set it to 0 for an "
-                "unconditional network."
+                "condition_dropout is above 0 but there is no condition; set it to 0 for an unconditional network."
             )
         return None
     if condition.ndim != 2 or len(condition) != num_rows:
         raise DiffusionInputError(
             f"condition must hold one vector for each of {num_rows} rows, got {list(condition.shape)}."
         )
-    if probability == 0:
+    if is_dropped is None:
         return condition
-    draws = torch.rand(num_rows, generator=generator, device=generator.device)
-    is_dropped = (draws < probability).to(condition.device)
-    return condition.masked_fill(is_dropped.unsqueeze(1), 0.0)
+    return condition.masked_fill(is_dropped.to(condition.device).unsqueeze(1), 0.0)

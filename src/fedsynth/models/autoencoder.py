@@ -80,6 +80,8 @@ class AutoencoderCodec:
     ) -> Float[Tensor, "n d i j"]:
         """Latents of images in [0, 1], drawn from ``generator`` unless ``posterior`` is ``mean``.
 
+        Image by image: however many are encoded at a time, one generator gives the same draws.
+
         Raises:
             ModelInputError: On wrong shapes or types, or if there is nothing to draw from.
         """
@@ -90,7 +92,9 @@ class AutoencoderCodec:
             return law.mean
         if generator is None:
             raise ModelInputError("Latents are drawn: pass a generator, or take posterior='mean'.")
-        return law.mean + law.std * _normal_like(law.mean, generator)
+        # One call for all rows would give other draws for rows whose size is no multiple of torch's block of 16.
+        draws = [_normal_like(row, generator) for row in law.mean]
+        return law.mean + law.std * torch.stack(draws)
 
     @torch.no_grad()
     def decode(self, latent: Float[Tensor, "n d i j"]) -> Float[Tensor, "n c h w"]:

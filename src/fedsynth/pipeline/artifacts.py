@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsynth.errors import ArtifactError
+from fedsynth.errors import ArtifactError, PrivateInputError
 from fedsynth.pipeline.fingerprint import file_digest
-from fedsynth.pipeline.stage import Sensitivity
+from fedsynth.pipeline.stage import PRIVATE, Sensitivity
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -42,6 +42,7 @@ class Artifact:
         path: Its folder.
         sensitivity: What it depends on.
         manifest: The whole manifest.
+        is_public_part: Whether this is what a server sees of an artifact with private files.
     """
 
     stage: str
@@ -49,13 +50,20 @@ class Artifact:
     path: Path
     sensitivity: Sensitivity
     manifest: dict[str, Any]
+    is_public_part: bool = False
 
     def file(self, name: str) -> Path:
         """The path of one of its files.
 
         Raises:
             ArtifactError: If the artifact has no such file.
+            PrivateInputError: If a server asks for a private file.
         """
+        if self.is_public_part and name.startswith(f"{PRIVATE}/"):
+            raise PrivateInputError(
+                f"{name} of artifact {self.stage} {self.key[:12]} stays with the clients: a server-side stage cannot "
+                "read it. Release what the server needs, or run the stage as_auditor."
+            )
         if name not in self.manifest["files"]:
             held = ", ".join(self.manifest["files"])
             raise ArtifactError(
@@ -64,10 +72,19 @@ class Artifact:
         return self.path / name
 
     def load(self, name: str) -> dict[str, Any]:
-        """The tensors of one of its safetensors files."""
+        """The tensors of one of its safetensors files, and of the private file of the same name if there is one.
+
+        Raises:
+            ArtifactError: If the artifact has neither.
+            PrivateInputError: If a server asks for a private file.
+        """
         from safetensors.torch import load_file
 
-        return load_file(self.file(name))
+        held = [part for part in (name, f"{PRIVATE}/{name}") if part in self.manifest["files"]]
+        tensors: dict[str, Any] = {}
+        for part in held or [name]:
+            tensors |= load_file(self.file(part))
+        return tensors
 
 
 class ArtifactStore:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedsynth.errors import ConfigError, PrivateInputError
@@ -35,6 +35,7 @@ class PlannedStage:
         key: Empty while its data are still to be fetched.
         price: (ε, δ) that it releases at; None if nothing leaves the clients here, or only the auditor sees it.
             A release of private records that states no price counts as one without guarantee, (∞, 0).
+        suppliers: The planned stages that supply the inputs, by role; theirs in turn say what those are made of.
     """
 
     name: str
@@ -47,6 +48,7 @@ class PlannedStage:
     key: str
     key_parts: Mapping[str, Any]
     price: tuple[float, float] | None
+    suppliers: Mapping[str, PlannedStage] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,12 @@ def _plan_one(
     _check_boundary(name, side, inputs, marks, private_data)
     _check_not_of_auditor(name, side, inputs, planned)
     _check_kinds(path, stage, inputs, planned)
-    stage.check_suppliers(settings, {role: planned[supplier] for role, supplier in inputs.items()}, path)
-    everything_read = {**marks, **{f"data {source}": Sensitivity.PRIVATE for source in private_data}}
+    suppliers = {role: planned[supplier] for role, supplier in inputs.items()}
+    stage.check_suppliers(settings, suppliers, path)
+    everything_read = {
+        **_read_marks(side, suppliers),
+        **{f"data {source}": Sensitivity.PRIVATE for source in private_data},
+    }
     reads_private = Sensitivity.PRIVATE in everything_read.values()
     sensitivity = stage.yields(settings, everything_read)
     # What an auditor computes from private inputs stays there, whatever the stage yields elsewhere.
@@ -129,7 +135,17 @@ def _plan_one(
     }
     complete = all(parts["inputs"].values()) and all(parts["data"].values())
     key = fingerprint(parts) if complete else ""
-    return PlannedStage(name, stage, settings, inputs, merged, side, sensitivity, key, parts, price)
+    return PlannedStage(
+        name, stage, settings, inputs, merged, side, sensitivity, key, parts, price, suppliers
+    )
+
+
+def _read_marks(side: Side, suppliers: Mapping[str, PlannedStage]) -> dict[str, Sensitivity]:
+    """The marks of what is really read: clients and auditors also see the private files of a released artifact."""
+    return {
+        role: Sensitivity.PRIVATE if one.stage.keeps_private and side is not Side.SERVER else one.sensitivity
+        for role, one in suppliers.items()
+    }
 
 
 def _price(

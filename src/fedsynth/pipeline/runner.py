@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,10 @@ from fedsynth.errors import ArtifactError, ConfigError, FedSynthError
 from fedsynth.pipeline.artifacts import Artifact, ArtifactStore, is_disk_full
 from fedsynth.pipeline.fingerprint import canonical
 from fedsynth.pipeline.planner import PlannedStage
+from fedsynth.pipeline.public_part import public_part, require_declared
 from fedsynth.pipeline.ranks import Ranks
-from fedsynth.pipeline.stage import Outcome, StageContext
+from fedsynth.pipeline.settings import named_files
+from fedsynth.pipeline.stage import Outcome, Side, StageContext
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class Runner:
                 stack.enter_context(self.store.lock(planned.name, planned.key))
                 if forced:
                     self._discard(planned)
-                return self.store.find(planned.name, planned.key)
+                return self._find(planned)
 
             # Rank zero holds the lock and looks; the others must take the same branch.
             found = self.ranks.on_first(begin)
@@ -132,7 +134,15 @@ class Runner:
             return None
         # Under the lock: looking may set a damaged artifact aside, which must not hit another run's new one.
         with self.store.lock(planned.name, planned.key):
-            return self.store.find(planned.name, planned.key)
+            return self._find(planned)
+
+    def _find(self, planned: PlannedStage) -> Artifact | None:
+        """The stored artifact, with the files that this run names: those of the run that made it may be gone."""
+        found, files = self.store.find(planned.name, planned.key), named_files(planned.settings)
+        if found is None or not files:
+            return found
+        settings = {**found.manifest["settings"], **canonical(files)}
+        return replace(found, manifest={**found.manifest, "settings": settings})
 
     def _discard(self, planned: PlannedStage) -> None:
         shutil.rmtree(self.store.folder(planned.name, planned.key), ignore_errors=True)
@@ -155,6 +165,11 @@ class Runner:
     def _compute(self, planned: PlannedStage, inputs: Mapping[str, Artifact], start: float) -> Artifact:
         output = self.ranks.on_first(lambda: self.store.fresh_output(planned.name, planned.key))
         scratch = output.parent
+        if planned.side is Side.SERVER:
+            given = inputs
+            inputs = self.ranks.on_first(
+                lambda: {role: public_part(one, scratch / "inputs" / role) for role, one in given.items()}
+            )
         context = StageContext(
             name=planned.name,
             key=planned.key,
@@ -194,6 +209,12 @@ class Runner:
                 ) from error
 
         def commit() -> Artifact:
+            require_declared(
+                planned.name,
+                keeps_private=planned.stage.keeps_private,
+                output=output,
+                notes=outcome.notes,
+            )
             manifest = self._manifest(planned, inputs, outcome, time.perf_counter() - start)
             return self.store.commit(planned.name, planned.key, manifest)
 

@@ -9,13 +9,14 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from fedsynth.errors import ConfigError
+from fedsynth.pipeline.file_content import content_key
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ def setting(
     allow_infinite: bool = False,
     remedy: str = "",
     in_key: bool = True,
+    is_file: bool = False,
+    as_key: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A settings field with its bounds.
 
@@ -42,9 +45,13 @@ def setting(
         allow_infinite: Whether .inf and -.inf are values the field has a meaning for.
         remedy: What the user should do, appended to the error.
         in_key: False for values that cannot change a result (batch sizes of evaluation, worker counts).
+        is_file: Whether the value may name a file or folder, which then enters the key by its content: other bytes are
+            another result, the same bytes elsewhere are not. A value that names nothing there stays as it is.
+        as_key: The same for a value that holds a path besides other things: gives what stands for it in the key.
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above, "below": below, "one_of": one_of}
     more = {"allow_infinite": allow_infinite, "remedy": remedy, "in_key": in_key}
+    more["as_key"] = content_key if is_file else as_key
     return dataclasses.field(default=MISSING, metadata={**bounds, **more})
 
 
@@ -143,8 +150,16 @@ def _violated(rules: Mapping[str, Any], value: Any) -> str:
 
 
 def key_values(settings: Any) -> dict[str, Any]:
-    """The settings that decide a result, i.e. those that enter the artifact's key."""
+    """The settings that decide a result, i.e. those that enter the artifact's key; files by their content."""
+    values = {}
+    for field in dataclasses.fields(settings):
+        if field.metadata.get("in_key", True):
+            value, as_key = getattr(settings, field.name), field.metadata.get("as_key")
+            values[field.name] = value if as_key is None else as_key(value)
+    return values
+
+
+def named_files(settings: Any) -> dict[str, Any]:
+    """The settings that enter the key by content: runs of one key may name their files by different paths."""
     fields = dataclasses.fields(settings)
-    return {
-        field.name: getattr(settings, field.name) for field in fields if field.metadata.get("in_key", True)
-    }
+    return {field.name: getattr(settings, field.name) for field in fields if field.metadata.get("as_key")}

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fedsynth.pipeline.artifacts import Artifact
 
 
+#: Folder of an artifact, and name of an entry of its notes, that no server is shown.
+PRIVATE = "private"
+
+
 class Side(StrEnum):
     """Who runs a stage. An auditor may read everything; nothing it yields goes back to a server."""
 
@@ -51,7 +55,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage yields besides the files it wrote: numbers, ledger entries and notes for the report."""
+    """What a stage yields besides the files it wrote: numbers, ledger entries and notes for the report.
+
+    The entry ``private`` of the notes stays with clients and auditors, as do the numbers of a stage that has it.
+    """
 
     metrics: list[Metric] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
@@ -105,6 +112,22 @@ class StageContext:
             # clone: safetensors refuses tensors that share memory or are not contiguous.
             owned = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
             save_file(owned, self.output / name)
+
+    def save_private(
+        self, name: str, tensors: Mapping[str, Any], *, may_be_infinite: Collection[str] = ()
+    ) -> None:
+        """The same for tensors that stay with clients and auditors whatever the mark of the artifact.
+
+        They lie below ``private/``; a server is handed the artifact without them. ``Artifact.load(name)`` gives them
+        together with the tensors of the public file of that name, so names of tensors must differ. Only for a stage
+        with ``keeps_private``.
+
+        Raises:
+            ArtifactError: As ``save``.
+        """
+        if self.rank == 0:
+            (self.output / PRIVATE).mkdir(exist_ok=True)
+        self.save(f"{PRIVATE}/{name}", tensors, may_be_infinite=may_be_infinite)
 
     def require_finite(self, name: str, tensors: Mapping[str, Any]) -> None:
         """Refuse NaN and infinite values.
@@ -166,6 +189,8 @@ class Stage:
         accepts: Kinds of stages that can supply an input, by role; a role not named here takes any.
         yields: The mark of the artifact, from settings and the marks of the inputs.
         data: Names of the data sources it reads.
+        keeps_private: Whether the artifact, though released, holds files or notes that no server is shown (see
+            ``StageContext.save_private``). What clients and auditors make of it counts as made of private records.
         trains: Whether every process takes part (a Trainer); a computed stage runs on rank zero only.
         uncovered: What leaves the clients here without a formal guarantee, given the settings.
         price: (ε, δ) of what leaves the clients here, from the settings alone; (∞, 0) for a release without
@@ -183,6 +208,7 @@ class Stage:
     accepts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     yields: Callable[[Any, Mapping[str, Sensitivity]], Sensitivity] = inherited
     data: tuple[str, ...] = ()
+    keeps_private: bool = False
     trains: bool = False
     uncovered: Callable[[Any], tuple[str, ...]] = lambda settings: ()
     price: Callable[[Any], tuple[float, float] | None] = lambda settings: None

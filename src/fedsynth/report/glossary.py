@@ -170,6 +170,7 @@ MANY_LABEL_STAGES = ("pretrain_xray",)
 
 #: Stages whose numbers have sections of their own beside the headline.
 COMPARED_STAGES = (
+    "test_",
     "fusion_random",
     "fusion_centralized",
     "fusion_image",

@@ -25,11 +25,11 @@ def base_of(arm: str) -> str | None:
 
 
 def image_title(arm: str) -> str | None:
-    """``DiADM + features, unfiltered``; None for an arm that is no image system."""
+    """``DiADM + features, filtered, site 0``; None for an arm that is no image system."""
     base = base_of(arm)
     if base is None:
         return None
-    rest = arm.removeprefix(base).strip("_").replace("_", " ")
+    rest = arm.removeprefix(base).strip("_").replace("_site_", ", site ").replace("_", " ")
     return SYSTEMS[base] + (f", {rest}" if rest else "")
 
 

@@ -11,7 +11,7 @@ from fedsynth.report.pso_names import FILTERED, SYSTEMS, image_rank, image_title
 from fedsynth.report.section import Material, Row
 
 Config = Mapping[str, Any]
-CLASSIFIER = "tstr_densenet"
+CLASSIFIER, SITE_TEST = "tstr_densenet", "site_test"
 #: Heading of numbers that the paper printed; they are of other data and networks.
 PAPER_HEADING = "paper"
 GUIDES = {
@@ -127,12 +127,14 @@ def image_systems(material: Material, kind: str, role: str) -> list[ImageSystem]
     Args:
         material: Runs and their config.
         kind: Of the stages, such as ``tstr_densenet`` or ``audit_images``.
-        role: The input that holds the images the stage is about.
+        role: The input that holds the images the stage is about; of a ``site_test`` that of its classifier.
     """
     config = material.runs[0].config
     found = []
     for name in material.names(kind):
         inputs = inputs_of(config, name)
+        if kind == SITE_TEST:  # it is about the images that its classifier was trained on
+            inputs = {**inputs_of(config, inputs.get("classifier", "")), **inputs}
         origin = origin_of(config, inputs.get(role, ""))
         if origin is None:
             continue
@@ -156,9 +158,10 @@ def _label(arm: str, origin: Origin) -> str:
 
 
 def site_name(material: Material, stage: str) -> str:
-    """What the stage of real images calls its site, else its own name."""
-    site = stage_config(material.runs[0].config, stage).get("site")
-    return f"site {site}" if isinstance(site, int) else str(site or stage)
+    """What the stage of real images calls its site, else its data set, which then is one."""
+    one = stage_config(material.runs[0].config, stage)
+    site = one.get("site")
+    return f"site {site}" if isinstance(site, int) else str(site or one.get("dataset") or stage)
 
 
 def printed_rows(material: Material, place: str) -> dict[tuple[str, str], PaperValue]:

@@ -8,7 +8,7 @@ from fedsynth.report.pso_pictures import Verdicts
 from fedsynth.report.runs import StageResult
 from fedsynth.report.stored import Array, read_arrays
 
-FILE = "verdicts.safetensors"
+FILE = "private/verdicts.safetensors"
 #: Source images shown of each class: more make a grid that cannot be read at the report's width.
 ROWS_PER_CLASS = 3
 MOST_ROWS = 12

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ArtifactError
+from fedsynth.pipeline.stage import PRIVATE
 from fedsynth.report.form import MANIFEST, RUN, check_form
 
 RUN_FILE = "run.json"
@@ -40,7 +41,10 @@ class StageResult:
 
     @property
     def notes(self) -> dict[str, Any]:
-        return dict((self.manifest or {}).get("notes") or {})
+        """All of them, those kept from servers too: a report is the auditor's."""
+        notes = dict((self.manifest or {}).get("notes") or {})
+        kept_from_servers = notes.pop(PRIVATE, {})
+        return notes | kept_from_servers
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ class ImageSet:
         classes: Names of the classes or labels.
         task: ``multiclass`` or ``multilabel``.
         patient: Number of the person, unique over splits and sites; None where none is known (made images).
-        source: Of made images the row of the real training image each was made of; None for real ones.
+        source: Of made images the row of the real training image each was made of; None for real ones, and where the
+            reader is a server or the images are of several sites.
         guidance: Of synthetic images the guidance weight each was sampled with.
 
     Raises:

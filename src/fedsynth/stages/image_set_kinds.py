@@ -4,7 +4,8 @@ from __future__ import annotations
 
 #: Real images with patients, in the splits train, val and test.
 REAL_IMAGES = ("xray_images",)
-#: Images made of the training images of a site, in the split train only; rows of ``train.source`` name the origin.
+#: Images made of training images, in the split train only. ``train.source`` names the origin of each, to clients and
+#: auditors; of a union of sites nobody is told.
 MADE_IMAGES = ("vae_reconstruction", "select_images", "data_sharing")
 #: Anything a classifier can be trained on.
 IMAGE_SETS = REAL_IMAGES + MADE_IMAGES

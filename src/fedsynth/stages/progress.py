@@ -53,6 +53,12 @@ class EpochProgress(Callback):
             self._said = now
             console().print(f"epoch {epoch}/{trainer.max_epochs}  {text}", soft_wrap=True)
 
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        # Lightning tears nothing down after an error, and a terminal holds one bar at a time: another try may follow.
+        self.teardown(trainer, pl_module, "fit")
+
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self._progress is not None:
             self._progress.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fedsynth.data.cxr_sites import pixels
 from fedsynth.data.cxr_sites.pixels import load_images
 from fedsynth.data.cxr_sites.readers import read_chestxray14, read_chexpert, read_mimic, read_table
 from fedsynth.data.cxr_sites.site import read_cxr_site
+from fedsynth.data.cxr_sites.source import locate_site
 from fedsynth.data.cxr_sites.splits import split_rows
 from fedsynth.data.cxr_sites.table import LABELS, CxrTable
 from fedsynth.errors import ConfigError, DataError
@@ -67,11 +70,77 @@ def test_chestxray14_renames_effusion_and_finds_images_in_the_unpacked_archives(
     write_chestxray14(tmp_path, [
         (1, "Effusion|Infiltration", "PA"), (1, "Hernia", "AP"), (2, "No Finding", "AP"), (3, "Pneumonia", "PA"),
     ], folders=("images_001/images", "images_002/images"))  # fmt: skip
-    (tmp_path / "images_002" / "images" / "00000003_003.png").unlink()
     table = read_chestxray14(tmp_path)
-    assert [names(table, row) for row in (0, 1)] == [{"Pleural Effusion"}, {"No Finding"}]
-    assert table.path == ("images_001/images/00000001_000.png", "images_001/images/00000002_002.png")
-    assert table.dropped == {"no file": 1, "not frontal": 0, "none of the eight labels": 1}
+    assert [names(table, row) for row in (0, 1, 2)] == [{"Pleural Effusion"}, {"No Finding"}, {"Pneumonia"}]
+    assert table.path == (
+        "images_001/images/00000001_000.png",
+        "images_001/images/00000002_002.png",
+        "images_002/images/00000003_003.png",
+    )
+    assert table.dropped == {"not frontal": 0, "none of the eight labels": 1}
+
+
+#: Five images, one of them lateral or without a label, and one that a lossy copy lacks.
+SITES = {
+    "mimic": (
+        lambda root: write_mimic(root, [
+            (10000032, 50414267, "PA", one_label(0)), (10000032, 50414268, "LATERAL", one_label(1)),
+            (11000980, 54577367, "AP", one_label(2)), (12000980, 54577368, "AP", one_label(3)),
+        ]),
+        "files/p11/p11000980/s54577367/d54577367.jpg",
+        "files/p10/p10000032/s50414268/d50414268.jpg",
+    ),
+    "chexpert": (
+        lambda root: write_chexpert(root, [
+            (1, "Frontal", "AP", one_label(0)), (1, "Lateral", "", one_label(1)),
+            (2, "Frontal", "PA", one_label(2)), (3, "Frontal", "AP", one_label(3)),
+        ]),
+        "train/patient00002/study2/view1_frontal.jpg",
+        "train/patient00001/study1/view1_lateral.jpg",
+    ),
+    "chestxray14": (
+        lambda root: write_chestxray14(root, [
+            (1, "Effusion", "PA"), (1, "Hernia", "AP"), (2, "No Finding", "AP"), (3, "Pneumonia", "PA"),
+        ]),
+        "images/00000002_002.png",
+        "images/00000001_001.png",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(SITES))
+def test_images_that_are_only_listed_are_refused_with_counts_unless_allowed(
+    tmp_path: Path, name: str
+) -> None:
+    write, used, unused = SITES[name]
+    write(tmp_path / "site")
+    found = partial(locate_site, name, tmp_path / "site", cache_dir=tmp_path / "cache")
+    whole = found()
+    (tmp_path / "site" / unused).unlink()
+    assert found().digest == whole.digest
+    (tmp_path / "site" / used).unlink()
+    with pytest.raises(DataError, match=rf"lacks 1 of the 3 frontal .*{used}.*data\.allow_missing_files=true"):
+        found()
+    rest = found(allow_missing_files=True)
+    assert rest.digest != whole.digest
+    table = read_table(name, tmp_path / "site")
+    assert len(table) == 2
+    assert used not in table.path
+    assert table.dropped["no file"] == 1
+    # As many images, but others.
+    write(tmp_path / "site")
+    (tmp_path / "site" / table.path[0]).unlink()
+    assert found(allow_missing_files=True).digest not in (whole.digest, rest.digest)
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_site_without_any_image_is_refused(tmp_path: Path, allow: bool) -> None:
+    write_chestxray14(tmp_path / "site", [(1, "Effusion", "PA"), (2, "Edema", "AP")])
+    shutil.rmtree(tmp_path / "site" / "images")
+    with pytest.raises(DataError, match=r"lacks 2 of the 2 .*images/00000001_000\.png\. Fetch them\."):
+        locate_site("chestxray14", tmp_path / "site", cache_dir=tmp_path, allow_missing_files=allow)
+    with pytest.raises(DataError, match="holds none of the 2 listed images of chestxray14"):
+        read_table("chestxray14", tmp_path / "site")
 
 
 def population(num: int = 400) -> CxrTable:

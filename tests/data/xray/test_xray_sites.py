@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,24 @@ def test_sites_and_splits_divide_the_images_and_share_no_patient(many_images: Xr
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(many_images)))
     people = [set(key[rows]) for rows in parts.values()]
     assert sum(map(len, people)) == len(set(key))
+
+
+@pytest.mark.parametrize("max_images", [None, [90, 20, 30]])
+@pytest.mark.parametrize("shares", [SHARES, None])
+def test_all_sites_together_keep_everybody_in_the_split_of_the_site(
+    many_images: XrayImages, shares: list | None, max_images: list | None
+) -> None:
+    """So that what is trained on the training images of all sites has seen no test patient of any."""
+    request = SiteRequest(num_sites=3, site_shares=shares, max_images=max_images)
+    together = divide(many_images, request)
+    parts = [divide(many_images, replace(request, site=site)) for site in range(3)]
+    for split in SPLITS:
+        rows = np.concatenate([part.rows[split] for part in parts])
+        assert together.rows[split].tolist() == sorted(rows.tolist())
+        assert together.report["splits"][split]["images"] == len(rows)
+    key = many_images.patient_key
+    trained_on = set(key[together.rows["train"]])
+    assert not any(trained_on & set(key[part.rows[split]]) for part in parts for split in ("val", "test"))
 
 
 def test_the_site_seed_moves_patients_between_sites_and_the_split_seed_within(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,23 +81,16 @@ def read_chestxray14(root: str | Path) -> CxrTable:
 
     Args:
         root: With ``Data_Entry_2017.csv`` (or ``Data_Entry_2017_v2020.csv``) and the images in ``images/`` or
-            ``images_001/images/`` … as the archives unpack. Listed images that are on none of these are dropped.
+            ``images_001/images/`` … as the archives unpack.
 
     Raises:
-        DataError: If the list is missing or has faults, or no listed image is there.
+        DataError: If the list is missing or has faults.
     """
     root = Path(root)
     names = ["Data_Entry_2017.csv", "Data_Entry_2017_v2020.csv"]
     table = read_list(root, names, ["Image Index", "Finding Labels", "Patient ID", "View Position"])
-    place = _image_places(root)
-    path = table["Image Index"].str.strip().map(place)
-    missing = path.isna()
-    if missing.all():
-        raise DataError(
-            f"{root} holds none of the {len(table)} listed images, such as {table['Image Index'].iloc[0]}. "
-            "Unpack the archives into images/ or images_001/ …"
-        )
-    table, path = table[~missing], path[~missing]
+    image = table["Image Index"].str.strip()
+    path = image.map(_image_places(root)).fillna("images/" + image)
     found = [
         {RENAMED.get(one.strip(), one.strip()) for one in text.split("|")} for text in table["Finding Labels"]
     ]
@@ -107,7 +101,7 @@ def read_chestxray14(root: str | Path) -> CxrTable:
         numbers(table["Patient ID"], "Patient ID"),
         target,
         table["View Position"].str.strip().isin(FRONTAL).to_numpy(),
-        {"no file": int(missing.sum())},
+        {},
     )
 
 
@@ -132,8 +126,8 @@ READERS: Mapping[str, Callable[[str | Path], CxrTable]] = {
 }
 
 
-def read_table(name: str, root: str | Path) -> CxrTable:
-    """The table of a site.
+def read_listed(name: str, root: str | Path) -> CxrTable:
+    """The table of a site as its lists say, whether the images are there or not.
 
     Raises:
         ConfigError: For an unknown name.
@@ -147,3 +141,21 @@ def read_table(name: str, root: str | Path) -> CxrTable:
             "Clinical Center); unpack the data set and point the folder at it."
         )
     return READERS[name](root)
+
+
+def read_table(name: str, root: str | Path) -> CxrTable:
+    """The images of a site that are there, with the number of those that are only listed as ``no file``.
+
+    Raises:
+        ConfigError: For an unknown name.
+        DataError: If the folder is missing, its lists have faults, or no listed image is there.
+    """
+    listed = read_listed(name, root)
+    there = listed.is_on_disk()
+    if not there.any():
+        raise DataError(
+            f"{root} holds none of the {len(listed)} listed images of {name}, such as {listed.path[0]}. Unpack the "
+            "archives with their folders."
+        )
+    found = listed.rows(np.flatnonzero(there))
+    return replace(found, dropped={**found.dropped, "no file": int((~there).sum())})

@@ -1,7 +1,8 @@
-"""Where the folder of a site is, and what its digest stands for. Needs neither torch nor numpy."""
+"""Where the folder of a site is, and what its digest stands for. Needs no torch, and numpy only to read lists."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,20 +19,29 @@ LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 CXR_SITES = tuple(LISTS)
 
 
-def locate_site(name: str, root: Path | None, *, cache_dir: Path, planning: bool = False) -> DataSource:
-    """A site on disk; its digest is over the lists, not over hundreds of thousands of images.
+def locate_site(
+    name: str,
+    root: Path | None,
+    *,
+    cache_dir: Path,
+    allow_missing_files: bool = False,
+    planning: bool = False,
+) -> DataSource:
+    """A site on disk; its digest is over the lists and the names of the images that are there.
 
-    An image that changes without its list is opened again by the cache of pixels, but does not change the key of
-    what was made of it.
+    Not over the bytes of hundreds of thousands of images: one that changes under its name is opened again by the cache
+    of pixels, but does not change the key of what was made of it.
 
     Args:
         name: One of ``CXR_SITES``.
         root: Its folder; None if it is not set.
         cache_dir: Digests and resized images are kept below it.
+        allow_missing_files: Go on without listed images that are not there. Only those count that would be used:
+            frontal, with at least one of the labels.
         planning: Write nothing.
 
     Raises:
-        DataError: If the folder is not set or lacks a list.
+        DataError: If the folder is not set or lacks a list, a list has faults, or images are missing.
     """
     if root is None or not root.is_dir():
         what = "is not set" if root is None else f"is no folder: {root}"
@@ -49,5 +59,25 @@ def locate_site(name: str, root: Path | None, *, cache_dir: Path, planning: bool
                 f"{root} lacks {' or '.join(names)} (or .gz). Is it the folder of {name} as published?"
             )
         files.append(SourceFile(path.name, path, digests.sha256(path), None, None))
+    files.append(_images(name, root, allow_missing_files=allow_missing_files))
     digests.save()
     return make_source(name, root, files, simulated=False, cache_dir=cache_dir / "cxr")
+
+
+def _images(name: str, root: Path, *, allow_missing_files: bool) -> SourceFile:
+    """The images that are there as one entry, whose digest is over their names."""
+    from fedsynth.data.cxr_sites.readers import read_listed  # pandas: only for who has such a folder
+
+    listed = read_listed(name, root)
+    there = listed.is_on_disk()
+    present = [path for path, is_there in zip(listed.path, there, strict=True) if is_there]
+    absent = [path for path, is_there in zip(listed.path, there, strict=True) if not is_there]
+    if absent and not (allow_missing_files and present):
+        remedy = "set data.allow_missing_files=true: what is made of the others has other keys and numbers"
+        raise DataError(
+            f"{root} lacks {len(absent)} of the {len(listed)} frontal images with a label that the lists of {name} "
+            f"name, such as {absent[0]}. Fetch them" + (f", or {remedy}." if present else ".")
+        )
+    # By path, not by name alone: the order of paths is that of the rows.
+    digest = hashlib.sha256("\n".join(present).encode()).hexdigest()
+    return SourceFile(f"names of {len(present)} images", root, digest, None, None)

@@ -7,13 +7,14 @@ dropped. What was dropped, and why, is counted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int64, UInt8
+from jaxtyping import Bool, Int64, UInt8
 
 from fedsynth.errors import DataError
 
@@ -45,6 +46,11 @@ class CxrTable:
 
     def __len__(self) -> int:
         return len(self.path)
+
+    def is_on_disk(self) -> Bool[np.ndarray, " n"]:
+        """Whether the file of each image is there."""
+        root = os.fspath(self.root)
+        return np.array([os.path.isfile(os.path.join(root, path)) for path in self.path], dtype=bool)
 
     def rows(self, index: np.ndarray) -> CxrTable:
         """Some of the images, in the order of ``index`` (numbers)."""

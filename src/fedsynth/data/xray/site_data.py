@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class SiteRequest:
     """Which images of a data set a site has, and how they are divided.
 
     Attributes:
-        site: Number of the site; None takes all patients.
+        site: Number of the site; None takes the patients of all sites, each in the split it is in at its site.
         num_sites: Sites that the patients are divided among.
         site_shares: See ``assign_sites``.
         dirichlet_alpha: See ``assign_sites``.
@@ -35,7 +35,7 @@ class SiteRequest:
         split: ``patient``: all patients are divided anew; ``official``: the publisher's test images stay test images.
         split_fractions: Shares of train, validation and test images.
         split_seed: Of who is in which split.
-        max_images: Most images of train, validation and test; None takes all.
+        max_images: Most images of train, validation and test of a site; None takes all.
     """
 
     site: int | None = None
@@ -62,6 +62,7 @@ def divide(images: XrayImages, request: SiteRequest) -> SiteData:
     """The images of one site in three splits that share no patient.
 
     Who is at which site depends on ``site_seed`` alone, who of them is in which split on ``split_seed`` and the site.
+    With ``site=None`` each split holds that of every site: what is trained on all sites has seen no test patient of any.
 
     Raises:
         ConfigError: For values that do not fit the data set.
@@ -71,21 +72,31 @@ def divide(images: XrayImages, request: SiteRequest) -> SiteData:
     if request.split == "official":
         _check_official(images)
     patients = patients_of(images)
+    if request.site is not None or request.num_sites == 1:
+        rows = _rows_of_site(images, patients, request)
+    else:
+        parts = [
+            _rows_of_site(images, patients, replace(request, site=site)) for site in range(request.num_sites)
+        ]
+        rows = {name: np.sort(np.concatenate([part[name] for part in parts])) for name in SPLITS}
+    return SiteData(rows, _report(images, patients, rows))
+
+
+def _rows_of_site(images: XrayImages, patients: Patients, request: SiteRequest) -> dict[str, np.ndarray]:
+    """Rows by split of one site, or of all patients where there is one site only."""
     chosen = _at_site(images, patients, request)
     stream = generator(request.split_seed, "xray split", "all" if request.site is None else request.site)
     for _ in range(MAX_DRAWS):
         rows = _draw_rows(patients, chosen, request, stream)
         missing = _missing_classes(images, rows)
         if not missing:
-            break
-    else:
-        where = "" if request.site is None else f" at site {request.site}"
-        raise DataError(
-            f"No split in {MAX_DRAWS} gives every part every class: the last one{where} lacks {missing}. Use other "
-            "shares (split_fractions, site_shares or dirichlet_alpha), fewer sites, a larger max_images, or leave the "
-            "class out (classes)."
-        )
-    return SiteData(rows, _report(images, patients, rows))
+            return rows
+    where = "" if request.site is None else f" at site {request.site}"
+    raise DataError(
+        f"No split in {MAX_DRAWS} gives every part every class: the last one{where} lacks {missing}. Use other "
+        "shares (split_fractions, site_shares or dirichlet_alpha), fewer sites, a larger max_images, or leave the "
+        "class out (classes)."
+    )
 
 
 def _draw_rows(

@@ -40,6 +40,7 @@ BESIDE: Columns = (
     ("density", "prdc/density", 3),
     ("coverage", "prdc/coverage", 3),
 )
+SIZES = "IRS: n of training images"
 MARK = "▲"
 MARKED = ("irs/inf", "irs/inf_a")
 #: The paper's column → metric of its printed value, decimals.
@@ -69,13 +70,14 @@ def image_quality_section(material: Material) -> Section | None:
         " α: share"
         " of training images that are the nearest one of some synthetic image. IRS ∞: the share that unlimited sampling"
         " would reach, estimated; IRS ∞,a: relative to equally many real test images. Above 1 means more evenly spread"
-        " over the training images than real test images are, not better.",
+        " over the training images than real test images are, not better. IRS grows with the number of images n: compare"
+        " sets of equal n only. IRS ∞,a compares equally many synthetic and test images by itself.",
         f"{MARK}: the estimate sits at its ceiling (nearly all retrieved images are distinct), so IRS ∞ says “at least”"
         " and IRS ∞,a is capped at 1 / IRS ∞ of the test images."
         if is_saturated
         else "",
         material.caption("Synthetic sets, by feature space."),
-        _table(material, rows, MAIN, printed),
+        _table(material, rows, MAIN, printed, sizes=True),
         material.caption(
             "The same sets. Fréchet distances depend on the number of images, so the third column takes as many"
             " synthetic"
@@ -112,23 +114,36 @@ def _table(
     rows: Sequence[Row],
     columns: Columns,
     printed: Mapping[tuple[str, str], PaperValue] | None,
+    *,
+    sizes: bool = False,
 ) -> str:
-    """One line a set and space; with ``printed`` also the AUROC gap and the paper's numbers, once a set."""
-    header = ["synthetic set", "features", *(title for title, _, _ in columns)]
+    """One line a set and space.
+
+    Args:
+        material: Holds the numbers.
+        rows: Sets and spaces.
+        columns: Metrics.
+        printed: The paper's numbers, shown once a set, with the AUROC gap.
+        sizes: Whether to say of how many images IRS is.
+    """
+    header = ["synthetic set", "features", *([SIZES] if sizes else []), *(title for title, _, _ in columns)]
     if printed is not None:
         header += ["AUROC gap", *(f"{PAPER_HEADING}: {title}" for title, _, _ in PAPER_COLUMNS)]
     lines, last = [], ""
     for row in rows:
         one, is_first = row.system, row.system.stage != last
         cells = [_cell(material, row, metric, places) for _, metric, places in columns]
-        lines.append([cell(one.label) if is_first else "", cell(row.space), *cells])
+        told = [_retrieval_sizes(material, row)] if sizes else []
+        lines.append([cell(one.label) if is_first else "", cell(row.space), *told, *cells])
         if printed is not None:
             papers = [printed.get((one.paper_arm, metric)) for _, metric, _ in PAPER_COLUMNS]
-            told = [
+            papers_told = [
                 digits(value.mean, places) if value else DASH
                 for value, (_, _, places) in zip(papers, PAPER_COLUMNS, strict=True)
             ]
-            lines[-1] += [_gap(_gap_of(material, one)), *told] if is_first else [""] * (1 + len(told))
+            lines[-1] += (
+                [_gap(_gap_of(material, one)), *papers_told] if is_first else [""] * (1 + len(papers_told))
+            )
         last = one.stage
     header, lines = kept(lines, header)
     return table(header, lines, right=range(2, len(header)))
@@ -138,6 +153,14 @@ def _cell(material: Material, row: Row, metric: str, places: int) -> str:
     record = material.get(row.system.stage, row.system.arm, metric + row.suffix)
     is_marked = metric in MARKED and record is not None and _is_saturated(material, row)
     return spread(record, places) + (f" {MARK}" if is_marked else "")
+
+
+def _retrieval_sizes(material: Material, row: Row) -> str:
+    """``1,000 of 4,089``: synthetic images, and training images that they can retrieve; of the first run."""
+    stage = first_stage(material, row.system.stage)
+    held = ((stage.notes if stage else {}).get("spaces") or {}).get(row.space) or {}
+    found = next((one for one in held.get("irs") or [] if one.get("set") == "released"), None)
+    return f"{found['n']:,} of {found['N']:,}" if found else DASH
 
 
 def _gap_of(material: Material, system: ImageSystem) -> ReportRecord | None:

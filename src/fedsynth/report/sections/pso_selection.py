@@ -19,6 +19,8 @@ from fedsynth.report.tables import DASH, cell, table
 
 KIND = "select_images"
 COUNTS = (("kept", "kept"), ("dropped", "dropped"), ("refilled", "refilled"), ("rounds", "rounds"))
+#: Sets of held-out pairs: the one that chose the threshold, and one that chose nothing.
+CHOSE, TESTED = "validation", "test"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def selection_section(material: Material) -> Section | None:
         " A candidate that passes has not been re-identified **by this network**: that is no proof of privacy.",
         material.caption(f"Policies.{_reading(material)}"),
         _policies(material, found),
+        _error_rates(material, found),
         _classes(material, found),
     ]
     grid = _grid(material, found)
@@ -75,7 +78,10 @@ def shown_first(found: Sequence[Selection]) -> list[Selection]:
 
 def _reading(material: Material) -> str:
     return (
-        " Error rates of the threshold: on held-out real pairs. AUROC: of a classifier trained on the released"
+        " Error rates of the threshold: on the held-out real pairs that chose it, all classes together; by class, and"
+        " on pairs of patients who chose nothing, in the next table. Guidance weights: one a round, those that were"
+        " allowed but not needed in parentheses; how many rounds there are depends on the weight of the first."
+        " AUROC: of a classifier trained on the released"
         " set, on real"
         f" test images, percent.{material.first_run}"
     )
@@ -89,12 +95,14 @@ def _policies(material: Material, found: list[Selection]) -> str:
         "same patients missed",
         "others flagged",
         *(title for title, _ in COUNTS),
+        "guidance weights",
         "AUROC",
     ]
     rows = []
     for one in found:
         stage = first_stage(material, one.stage)
-        threshold, missed, flagged = thresholds(stage.notes if stage else {})
+        notes = stage.notes if stage else {}
+        threshold, missed, flagged = thresholds(notes)
         score = next(
             (
                 record
@@ -107,10 +115,18 @@ def _policies(material: Material, found: list[Selection]) -> str:
         rows.append([
             cell(one.label), threshold, missed, flagged,
             *(count(material.get(one.stage, one.arm, metric)) for _, metric in COUNTS),
+            guidance_weights(notes),
             f"**{percent(score.mean, score.std)}**" if score else DASH,
         ])  # fmt: skip
     header, rows = kept(rows, header)
     return table(header, rows, right=range(1, len(header)))
+
+
+def guidance_weights(notes: Mapping[str, Any]) -> str:
+    """``1.2, 1, (0.7)``: of the rounds that were played, and in parentheses of those that were not needed."""
+    played, allowed = notes.get("weights") or [], notes.get("weights_allowed") or []
+    told = [f"{weight:g}" for weight in played] + [f"({weight:g})" for weight in allowed[len(played) :]]
+    return ", ".join(told) or DASH
 
 
 def thresholds(notes: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -130,6 +146,38 @@ def _compared(item: Mapping[str, Any]) -> str:
     """``normal``, or with what is compared where that is not the own source."""
     other = str(item.get("compared_with") or "")
     return cell(other if "any" in other else item.get("class"))
+
+
+def _error_rates(material: Material, found: list[Selection]) -> str:
+    """Per class of filtered sets, of the first run: what the threshold does to pairs that chose it, and to others."""
+    rows = []
+    for one in (one for one in found if one.is_filtered):
+        stage = first_stage(material, one.stage)
+        stored = (stage.notes if stage else {}).get("error_rates") or []
+        by_class: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for item in stored:
+            by_class.setdefault(str(item["class"]), {})[str(item["pairs"])] = item
+        for index, (name, sets) in enumerate(by_class.items()):
+            chose, tested = sets.get(CHOSE, {}), sets.get(TESTED, {})
+            rows.append([
+                cell(one.label) if index == 0 else "", cell(name), digits(chose.get("threshold")),
+                share(chose.get("fpr")), share(tested.get("fpr")), share(chose.get("fnr")), share(tested.get("fnr")),
+                _integer(tested.get("two_persons")), _integer(tested.get("one_person")),
+            ])  # fmt: skip
+    if not rows:
+        return ""
+    header = [
+        "policy", "class", "threshold", "others flagged, pairs that chose", "others flagged, test pairs",
+        "same patients missed, pairs that chose", "same patients missed, test pairs",
+        "test pairs of two patients", "test pairs of one",
+    ]  # fmt: skip
+    caption = material.caption(
+        "Error rates of the identity filter's threshold on real pairs, by class of the first image. A rate stated for"
+        " all classes together is a mean: it may hold in none of them. Rates on the pairs that chose the threshold are"
+        f" too good; few pairs make rates uncertain.{material.first_run}"
+    )
+    header, rows = kept(rows, header)
+    return f"{caption}\n\n{table(header, rows, right=range(2, len(header)))}"
 
 
 def _classes(material: Material, found: list[Selection]) -> str:

@@ -21,11 +21,14 @@ TESTS = {
     "T1": "is the nearest training image of a released one its own source?",
     "T2": "does a ball around a released image hold exactly one training image?",
     "T3": "how much more often than balls hold exactly one of as many records that nothing was made from?",
-    "T4": "controls: training images released as they are (must be found), real images of other people (must not)",
+    "T4": "controls: training images released as they are (must be found); real images of other people, images of an"
+    " independent generator and points of a differentially private release (must not)",
     "T5": "is the most similar training image, of any patient, more similar than to real images of other people?",
     "T6": "do the answers change with candidates, guidance and filter? The columns of the table, where sets are several",
 }
 CONTROLS = "T4"
+#: Part of the quantity of the row that holds the bound.
+BOUND = "by the bound of"
 ABOVE = "▲"
 MOST_PANELS = 4
 Notes = Mapping[str, Any]
@@ -49,15 +52,44 @@ def singling_out_section(material: Material) -> Section | None:
         " that *this* attack failed, not that no other can succeed: no formal guarantee covers these images. Intervals"
         " take released images as independent, and of many rows some exceed chance by accident.",
         "\n".join(f"- **{name}**: {meaning}" for name, meaning in TESTS.items()),
+        _uses(material, order),
         material.caption(f"Released sets: value and 95 % interval.{material.first_run}"),
         _several(tests) if len(tests) > 1 else _single(tests[first]),
         material.caption(f"Controls (T4), beside {first.label}."),
         _single(_rows(material, first, is_control=True), is_noted=False),
+        _bound_note(material, first),
     ]
     figure = _figure(material, order)
     figures = (figure,) if figure else ()
     title = "Singling out and re-identification: what was tested"
     return Section(title, "\n\n".join(part for part in text if part), figures)
+
+
+def _uses(material: Material, systems: Sequence[ImageSystem]) -> str:
+    """What the generator and the selection of each set used of each space; empty where no audit says so."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in systems:
+        stage = first_stage(material, one.stage)
+        for space, use in ((stage.notes if stage else {}).get("uses") or {}).items():
+            found.setdefault((str(space), str(use)), []).append(one.label)
+    if not found:
+        return ""
+    lines = [
+        f"- **{cell(space)}**: {cell(use)}"
+        + ("" if len(labels) == len(systems) else f" ({cell(', '.join(labels))})")
+        for (space, use), labels in sorted(found.items(), key=lambda item: item[0][0])
+    ]
+    return "What a space had to do with the images tested in it:\n\n" + "\n".join(lines)
+
+
+def _bound_note(material: Material, system: ImageSystem) -> str:
+    """What the bound of differential privacy says of the private control; empty without such a control."""
+    notes = [
+        str(row.get("note"))
+        for row in _rows(material, system, is_control=True)
+        if BOUND in str(row.get("quantity"))
+    ]
+    return f"The bound of differential privacy: {cell(notes[0])}. A bound of 1 says nothing." if notes else ""
 
 
 def _shown_first(tests: list[ImageSystem]) -> list[ImageSystem]:

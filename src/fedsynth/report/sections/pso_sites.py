@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from fedsynth.report.pso_names import FILTERED, SYSTEMS, image_title
-from fedsynth.report.pso_systems import CLASSIFIER, ImageSystem, image_systems, printed_rows, site_name
+from fedsynth.report.pso_names import FILTERED, SYSTEMS, image_rank, image_title
+from fedsynth.report.pso_systems import (
+    CLASSIFIER,
+    SITE_TEST,
+    ImageSystem,
+    image_systems,
+    inputs_of,
+    printed_rows,
+    site_name,
+    stage_config,
+)
 from fedsynth.report.pso_tables import percent
 from fedsynth.report.section import Material, Section
 from fedsynth.report.sections.pso_utility import AUROC
 from fedsynth.report.tables import DASH, cell, table
 
 ALL = "all"
+#: Codecs whose decoder gives back the very image.
+LOSSLESS = ("identity", "unshuffle")
 
 
 def site_matrix_section(material: Material) -> Section | None:
     """AUROC of every (method, training site) on every test site; only for runs that test on several sites."""
-    systems = [
-        one for one in image_systems(material, CLASSIFIER, "train")
-        if material.get(one.stage, one.arm, AUROC) is not None
-    ]  # fmt: skip
-    tested = list(dict.fromkeys(one.tested for one in systems))
+    systems = _tested_systems(material)
+    # Sites that train something, in the order of the run: numbers on the images of all of them together have no column.
+    sites = {site for one in systems for site in one.origin.sites} & {one.tested for one in systems}
+    tested = [name for name in material.names("xray_images") if name in sites]
     if len(tested) < 2:
         return None
     text = [
@@ -28,9 +38,19 @@ def site_matrix_section(material: Material) -> Section | None:
         " does, so comparing it with real images of *another* site says nothing about unseen hospitals.",
         material.caption("Test site across, training set down."),
         _matrix(material, systems, tested),
+        _lossless(material),
         _paper(material),
     ]
     return Section("Several sites and data sharing", "\n\n".join(part for part in text if part))
+
+
+def _tested_systems(material: Material) -> list[ImageSystem]:
+    """On its own site a classifier is tested by the stage that trains it, on others by stages for that."""
+    found = [
+        one for kind in (CLASSIFIER, SITE_TEST) for one in image_systems(material, kind, "train")
+        if material.get(one.stage, one.arm, AUROC) is not None
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (*image_rank(one.arm), one.origin.sites))
 
 
 def _matrix(material: Material, systems: list[ImageSystem], tested: list[str]) -> str:
@@ -49,6 +69,21 @@ def _matrix(material: Material, systems: list[ImageSystem], tested: list[str]) -
         last = title
     header = ["method", "trained on", *(f"test: {site_name(material, name)}" for name in tested)]
     return table(header, lines, right=range(2, len(header)))
+
+
+def _lossless(material: Material) -> str:
+    """Says why two rows are equal; empty where the autoencoder loses something."""
+    config = material.runs[0].config
+    names = {
+        str((stage_config(config, inputs_of(config, stage).get("codec", "")).get("codec") or {}).get("name"))
+        for stage in material.names("vae_reconstruction")
+    }
+    if not names or not names <= set(LOSSLESS):
+        return ""
+    return (
+        f"The codec of this run ({', '.join(sorted(names))}) loses nothing: reconstructions **are** the real images. "
+        "`codec=small_autoencoder` has some that are not."
+    )
 
 
 def _order(systems: list[ImageSystem], title: str) -> int:

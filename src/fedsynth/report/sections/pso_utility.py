@@ -16,7 +16,7 @@ from fedsynth.report.pso_systems import (
     printed_rows,
     site_name,
 )
-from fedsynth.report.pso_tables import digits, kept, outside, percent, percent_bounds
+from fedsynth.report.pso_tables import digits, first_stage, kept, outside, percent, percent_bounds
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.result_figures import forest
 from fedsynth.report.section import OUTSIDE_NOTE, Material, Section
@@ -35,7 +35,11 @@ def image_utility_section(material: Material) -> Section | None:
         return None
     has_sites = len({one.tested for one in own}) > 1
     if has_sites:
-        own = [replace(one, label=f"{one.label}, {site_name(material, one.tested)}") for one in own]
+        sites = [f", {site_name(material, one.tested)}" for one in own]
+        own = [
+            replace(one, label=one.label.removesuffix(site) + site)
+            for one, site in zip(own, sites, strict=True)
+        ]
     labels = [one.label for one in own]
     own = [
         replace(one, label=f"{one.label} (`{one.stage}`)") if labels.count(one.label) > 1 else one
@@ -44,11 +48,17 @@ def image_utility_section(material: Material) -> Section | None:
     printed = (
         {} if has_sites else paper_values(material)
     )  # the paper's Table 2 stands beside the matrix of sites
+    of_site = (
+        " of its own site; sets of several sites and tests on other sites stand in the matrix of sites"
+        if has_sites
+        else ""
+    )
     text = [
-        "A classifier is trained on each set and tested on the **same real test images**. AUROC: mean over classes, one"
-        " against the rest, in percent. Gap: AUROC of real training images minus that of the row, paired by test image,"
-        " its interval by resampling patients and classifier seeds; positive: something was lost. The generator"
-        " is held fixed.",
+        f"A classifier is trained on each set and tested on the **same real test images**{of_site}. AUROC: mean over"
+        " classes, one against the rest, in percent. Gap: AUROC of real training images minus that of the row, paired"
+        " by test image, its interval by resampling patients and classifier seeds; positive: something was lost. The"
+        " generator is held fixed.",
+        _sizes_note(material, own),
         _standing(material, printed),
         material.caption(f"Training sets of {len(own)} systems. {_spread(material)}"),
         _table(material, own, printed),
@@ -106,6 +116,7 @@ def _table(
 ) -> str:
     header = [
         "trained on",
+        "images",
         "AUROC",
         "95 % CI",
         "gap",
@@ -123,7 +134,7 @@ def _table(
         )
         paper, paper_gap = (printed.get((one.paper_arm, name)) for name in (AUROC, GAP))
         rows.append([
-            cell(one.label),
+            cell(one.label), _size_told(material, one),
             f"**{percent(record.mean, record.std)}**" if record else DASH,
             percent_bounds(record),
             percent(gap.mean, gap.std, sign=True) if gap else DASH,
@@ -133,6 +144,36 @@ def _table(
         ])  # fmt: skip
     header, rows = kept(rows, header)
     return table(header, rows, right=range(1, len(header)))
+
+
+def _size(material: Material, system: ImageSystem) -> int | None:
+    """Images the classifier was trained on, in the first run."""
+    stage = first_stage(material, system.stage)
+    found = (stage.notes if stage else {}).get("num_training")
+    return int(found) if found is not None else None
+
+
+def _size_told(material: Material, system: ImageSystem) -> str:
+    size = _size(material, system)
+    return DASH if size is None else f"{size:,}"
+
+
+def _sizes_note(material: Material, systems: Sequence[ImageSystem]) -> str:
+    """Says that a gap is also one of numbers, where sets of one site are smaller or larger than the real one."""
+    real = {one.tested: size for one in systems if _is_real(one) and (size := _size(material, one))}
+    others = {
+        size
+        for one in systems
+        if one.tested in real and (size := _size(material, one)) and size != real[one.tested]
+    }
+    if not others:
+        return ""
+    told = " and ".join(f"{size:,}" for size in dict.fromkeys(real.values()))
+    spread = f"{min(others):,}" if len(others) == 1 else f"{min(others):,} to {max(others):,}"
+    return (
+        f"**Sets differ in size**: {told} real training images against {spread} in other sets. A gap then holds what"
+        " fewer images cost as well as what synthetic ones do."
+    )
 
 
 def _standing(material: Material, printed: Mapping[tuple[str, str], PaperValue]) -> str:

@@ -14,12 +14,10 @@ from fedsynth.errors import ConfigError, DataError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import StageContext
 from fedsynth.seeding import generator
-from fedsynth.stages.audit_images.spec import HELD_OUT, AuditImagesSettings
+from fedsynth.stages.audit_images.spec import HELD_OUT, OF_SEVERAL_SITES, AuditImagesSettings
 from fedsynth.stages.image_set import ImageSet, read_image_set
 
 SPLITS = ("train", "val", "test")
-# A union of several sites: its rows name images of different sites.
-OF_SEVERAL_SITES = ("data_sharing",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +44,10 @@ class AuditRecords:
     control: Int64[Tensor, " b"]
     held_out: tuple[str, ...]
     notes: dict[str, Any]
+
+    def held_out_labels(self, rows: Int64[Tensor, " m"]) -> Tensor:
+        """Of rows of the held-out images."""
+        return torch.cat([self.real[split].label for split in self.held_out])[rows]
 
 
 def gather(

@@ -16,6 +16,7 @@ from fedsynth.attacks.residual_risk import wilson_proportion
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import StageContext
 from fedsynth.seeding import generator
+from fedsynth.stages.audit_images.matched_pairs import same_label_pairs
 from fedsynth.stages.audit_images.records import AuditRecords
 from fedsynth.stages.audit_images.spaces import Space, make_space
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
@@ -139,7 +140,7 @@ def reidentification(
 
 
 def _pair_rates(embedded: Embedded, records: AuditRecords, settings: AuditImagesSettings) -> Iterator[Row]:
-    """Share of released images flagged with their own source, and of other people with a random training image."""
+    """Share of released images flagged with their own source, and of other people with an image of their class."""
     space = embedded.space
     if records.source is not None:
         yield _pair_rate(
@@ -151,14 +152,21 @@ def _pair_rates(embedded: Embedded, records: AuditRecords, settings: AuditImages
             quantity="released images flagged with their own source",
             metric="reid/source_rate",
         )
-    stream = generator(settings.seed, "audit", "pairs")
+    # The rate of false alarms beside it is one of pairs with the same labels.
+    rows, partner = same_label_pairs(
+        records.held_out_labels(records.negative),
+        records.real["train"].label[records.train_rows],
+        generator(settings.seed, "audit", "pairs"),
+    )
+    if len(rows) == 0:
+        return
     yield _pair_rate(
         embedded,
-        space.negative,
-        torch.randint(len(space.train), (len(space.negative),), generator=stream),
+        space.negative[rows],
+        partner,
         settings.confidence,
         test="T4",
-        quantity="real images of other people flagged with a random training image",
+        quantity="real images of other people flagged with a random training image of the same labels",
         metric="control/negative/reid/source_rate",
     )
 
@@ -174,7 +182,8 @@ def _pair_rate(
         space=SPACE,
         chance=point.fpr.share,
         note=(
-            f"P > {point.threshold:.3g} (rule {point.rule}); on held-out pairs that flags {point.fpr.share:.3g} of two "
+            f"{len(points)} pairs; P > {point.threshold:.3g} (rule {point.rule}); on held-out pairs that flags "
+            f"{point.fpr.share:.3g} of two "
             f"people and misses {point.fnr.share:.3g} of one. 0 by construction where the same network and threshold "
             "made the selection"
         ),

@@ -12,14 +12,18 @@ from fedsynth.errors import ConfigError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Metric, Outcome, StageContext
 from fedsynth.stages.audit_images.agreement import torchmetrics_fid
+from fedsynth.stages.audit_images.dp_control import dp_space, private_delta
 from fedsynth.stages.audit_images.fidelity import fidelity
+from fedsynth.stages.audit_images.independence import uses
 from fedsynth.stages.audit_images.records import AuditRecords, gather
-from fedsynth.stages.audit_images.reidentification import embed, reidentification
+from fedsynth.stages.audit_images.reidentification import SPACE, embed, reidentification
 from fedsynth.stages.audit_images.singling_out import singling_out
 from fedsynth.stages.audit_images.spaces import Space, open_spaces
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
 from fedsynth.stages.audit_images.table import Row
+from fedsynth.stages.pseudo_features.spec import CLASSIFIER
 from fedsynth.stages.pseudo_features.stored import inference_device
+from fedsynth.stages.reidentifier.trained import check_strangers
 
 log = logging.getLogger(__name__)
 SCOPE = (
@@ -33,6 +37,9 @@ def run(settings: AuditImagesSettings, inputs: Mapping[str, Artifact], context: 
     """Fidelity and diversity in each space, then re-identification and the singling-out tests T1 to T5."""
     records = gather(settings, inputs, context)
     _check_sizes(records, settings, context)
+    if "reidentifier" in inputs:
+        strangers = check_strangers(inputs["reidentifier"], inputs["images"], context.name)
+        records.notes["held_out_unknown_to_reidentifier"] = strangers
     spaces = open_spaces(records, settings, inputs, context)
     metrics: list[Metric] = []
     rows: list[Row] = []
@@ -59,11 +66,19 @@ def run(settings: AuditImagesSettings, inputs: Mapping[str, Artifact], context: 
         rows += found_rows
         tensors |= largest
         tested.append(embedded.space)
+    if settings.dp_epsilon is not None:
+        tested.append(dp_space(records, settings.dp_epsilon, settings))
+        notes["dp_control"] = {
+            "epsilon": settings.dp_epsilon, "delta": private_delta(len(records.train_rows)),
+            "unit": "one training image", "not_covered": "patients of several images; validation images",
+        }  # fmt: skip
     for space in tested:
         log.info("stages.%s: singling out in the space %s.", context.name, space.name)
         found_rows, curves = singling_out(records, space, settings)
         rows += found_rows
         tensors |= curves
+    made_by = {CLASSIFIER: "classifier", SPACE: "reidentifier", spaces[0].name: "features"}
+    notes["uses"] = uses(inputs, {space.name: made_by.get(space.name) for space in tested})
     undefined = {name for name in tensors if ".residual" in name}
     context.save("isolation.safetensors", tensors, may_be_infinite=undefined)
     stored = [row.as_metric(settings.arm, settings.seed) for row in rows]

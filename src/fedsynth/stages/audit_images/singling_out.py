@@ -19,6 +19,7 @@ from fedsynth.attacks.self_retrieval import self_retrieval
 from fedsynth.attacks.singling_out import IsolationCurve, IsolationPoint, isolation_curve, radius_grid
 from fedsynth.evaluation.neighbors import nearest_neighbors
 from fedsynth.seeding import generator
+from fedsynth.stages.audit_images.dp_control import bound_row
 from fedsynth.stages.audit_images.records import AuditRecords
 from fedsynth.stages.audit_images.spaces import Space
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
@@ -32,7 +33,7 @@ class Candidate:
     """A set of images tried as a release.
 
     Attributes:
-        name: ``released``, or the control it is: ``positive``, ``negative``, ``independent``.
+        name: ``released``, or the control it is: ``positive``, ``negative``, ``independent``, ``dp``.
         what: The same in words.
         points: Its features.
         source: The training image each is said to be made of; for images made of none a random one.
@@ -74,6 +75,10 @@ def candidates(records: AuditRecords, space: Space, seed: int) -> Iterator[Candi
         yield Candidate(
             "independent", "images of an independent generator", points, random_rows(points), False
         )
+    if space.dp is not None:
+        yield Candidate(
+            "dp", "points of a differentially private release", space.dp, random_rows(space.dp), False
+        )
 
 
 def radii(space: Space, settings: AuditImagesSettings) -> Float[Tensor, " radius"]:
@@ -107,6 +112,9 @@ def singling_out(
             confidence=settings.confidence,
         )
         rows += _isolation(candidate, curve, space, settings)
+        if candidate.name == "dp" and settings.dp_epsilon is not None:
+            metric = candidate.metric("isolation/bound", space)
+            rows.append(bound_row(curve.points[-1], curve.num_train, settings.dp_epsilon, space, metric))
         stored = {
             f"{space.name}/{candidate.name}.{name}": values for name, values in curve_tensors(curve).items()
         }

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedsynth.errors import DataError
 from fedsynth.models.image_encoder import ImageFeatures
 from fedsynth.models.pixel_pca import fit_pixel_pca
 from fedsynth.pipeline.artifacts import Artifact
@@ -35,6 +36,7 @@ class Space:
         train, val, test: Real images; ``train`` only those looked at.
         released, independent: Made ones.
         negative, control: Real images of other people (`AuditRecords`).
+        dp: Points of a differentially private release; only the space that was made for it has some.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Space:
     independent: Float[Tensor, "i d"] | None
     negative: Float[Tensor, "a d"]
     control: Float[Tensor, "b d"]
+    dp: Float[Tensor, "m d"] | None = None
 
     @cached_property
     def suffix(self) -> str:
@@ -59,9 +62,15 @@ def open_spaces(
     inputs: Mapping[str, Artifact],
     context: StageContext,
 ) -> tuple[Space, ...]:
-    """The encoder's space first, then pixel components and, with the inputs, C_r's features."""
+    """The encoder's space first, then pixel components and, with the inputs, C_r's features.
+
+    Raises:
+        DataError: Stored features are not those of the real images.
+    """
     device = inference_device(context)
     stored = inputs["features"].load(FEATURES_FILE)
+    for split, images in records.real.items():
+        _check_length(stored[f"{split}.feature"], len(images), split, inputs)
     encoder = open_encoder(inputs["features"], inputs.get("classifier"), device)
     real = {split: stored[f"{split}.feature"] for split in records.real}
     spaces = [_space(encoder, records, real, settings.batch_size, context, is_primary=True)]
@@ -71,6 +80,14 @@ def open_spaces(
         others.append(ClassifierEncoder(inputs["classifier"], device))
     spaces += [_space(other, records, None, settings.batch_size, context) for other in others]
     return tuple(spaces)
+
+
+def _check_length(feature: Tensor, num_images: int, split: str, inputs: Mapping[str, Artifact]) -> None:
+    if len(feature) != num_images:
+        raise DataError(
+            f"stages.{inputs['features'].stage} holds the features of {len(feature)} {split} images, but "
+            f"stages.{inputs['images'].stage} has {num_images}. Name the features of the same images."
+        )
 
 
 def _space(

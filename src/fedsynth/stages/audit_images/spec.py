@@ -10,10 +10,15 @@ from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
 from fedsynth.stages.image_set_kinds import MADE_IMAGES, REAL_IMAGES
+from fedsynth.stages.reidentifier.supplier_checks import check_identity_split
+from fedsynth.stages.same_images import check_made_of_same_images
 
 RULES = ("fixed", "fpr", "fnr", "youden")
 #: Real images of other patients, for controls: without val if a network was tuned on it.
 HELD_OUT = {"test": ("test",), "val_test": ("val", "test")}
+
+#: A union of several sites: its rows name images of different sites.
+OF_SEVERAL_SITES = ("data_sharing",)
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class AuditImagesSettings:
     threshold_rule: str = setting(one_of=RULES)
     threshold_value: float | None = setting(minimum=0.0, maximum=1.0)
     similarity_level: float = setting(above=0.0, below=1.0)
+    dp_epsilon: float | None = setting(above=0.0, remedy="Null leaves the private control out.")
     torchmetrics_fid: bool = setting()
     batch_size: int = setting(minimum=1, in_key=False)
 
@@ -55,10 +61,31 @@ class AuditImagesSettings:
 
 
 def _check_suppliers(settings: AuditImagesSettings, suppliers: Mapping[str, Any], path: str) -> None:
+    # A union holds the images of several sites; its sources are not looked at.
+    made = [
+        role
+        for role in ("released", "independent")
+        if role in suppliers and suppliers[role].stage.kind not in OF_SEVERAL_SITES
+    ]
+    check_made_of_same_images(suppliers, ("features", "classifier", *made), path)
+    check_identity_split(suppliers, path)
+    if "classifier" in suppliers and suppliers["classifier"].inputs["train"] != suppliers["images"].name:
+        raise ConfigError(
+            f"{path}.inputs.classifier must be trained on the real images {suppliers['images'].name!r}, got "
+            f"{suppliers['classifier'].name!r}, trained on {suppliers['classifier'].inputs['train']!r}. Name C_r.",
+            key=f"{path}.inputs.classifier",
+        )
     if suppliers["features"].settings.encoder == "classifier" and "classifier" not in suppliers:
         raise ConfigError(
             f"{path}.inputs.classifier is missing: the features of {suppliers['features'].name} are those of a "
             "classifier, and released images must go through the same one. Name its tstr_densenet stage.",
+            key=f"{path}.inputs.classifier",
+        )
+    used = suppliers["features"].inputs.get("classifier")
+    if used and used != suppliers["classifier"].name:
+        raise ConfigError(
+            f"{path}.inputs.classifier must be {used!r}, whose features {suppliers['features'].name} are, got "
+            f"{suppliers['classifier'].name!r}: released images must go through the same network.",
             key=f"{path}.inputs.classifier",
         )
 

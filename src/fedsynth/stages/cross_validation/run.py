@@ -22,7 +22,7 @@ from fedsynth.stages.cross_validation.spec import METHODS, CrossValidationSettin
 from fedsynth.stages.image_set import ImageSet, read_image_set
 from fedsynth.stages.image_set_kinds import MULTICLASS
 from fedsynth.stages.tstr_densenet.fitting import check_same_task, fit_classifier
-from fedsynth.stages.tstr_densenet.run import test_probability
+from fedsynth.stages.tstr_densenet.scoring import test_probability
 
 log = logging.getLogger(__name__)
 FOLDS = "folds.json"

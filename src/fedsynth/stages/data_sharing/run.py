@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from fedsynth.errors import DataError
 from fedsynth.pipeline.artifacts import Artifact
@@ -17,8 +16,7 @@ from fedsynth.stages.image_set import IMAGES_FILE, ImageSet, read_image_set
 def run(settings: DataSharingSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """All images of all sites, site after site; ``train.site`` numbers the site of each.
 
-    The sources of a site are its own training rows, so those of later sites are moved up by the ``source_offset`` in
-    the notes, to stay different: they are no rows of any one site's images any more.
+    A site's images come without their sources and guidance weights, which it keeps to itself.
 
     Raises:
         DataError: Sets of other classes, task or image size.
@@ -26,16 +24,11 @@ def run(settings: DataSharingSettings, inputs: Mapping[str, Artifact], context: 
     artifacts = [inputs[role] for role in SITES if role in inputs]
     sets = [read_image_set(artifact) for artifact in artifacts]
     _check_alike(artifacts, sets)
-    offsets = _offsets(sets)
     union = ImageSet(
         image=torch.cat([one.image for one in sets]),
         label=torch.cat([one.label for one in sets]),
         classes=sets[0].classes,
         task=sets[0].task,
-        source=_joined(
-            [None if s.source is None else s.source + o for s, o in zip(sets, offsets, strict=True)]
-        ),
-        guidance=_joined([one.guidance for one in sets]),
     )
     site = torch.arange(len(sets)).repeat_interleave(torch.tensor([len(one) for one in sets]))
     context.save(IMAGES_FILE, {**union.to_tensors(), "train.site": site})
@@ -45,9 +38,8 @@ def run(settings: DataSharingSettings, inputs: Mapping[str, Artifact], context: 
             "site": artifact.manifest["notes"].get("site"),
             "num_images": len(one),
             "counts": one.counts(),
-            "source_offset": offset,
         }
-        for artifact, one, offset in zip(artifacts, sets, offsets, strict=True)
+        for artifact, one in zip(artifacts, sets, strict=True)
     ]
     notes = {**union.describe(), "site": sites, "num_images": len(union), "counts": union.counts()}
     return Outcome(notes=notes)
@@ -68,18 +60,3 @@ def _check_alike(artifacts: Sequence[Artifact], sets: Sequence[ImageSet]) -> Non
                 )
         if len(one) == 0:
             raise DataError(f"stages.{artifact.stage} holds no images to share. Loosen its selection.")
-
-
-def _offsets(sets: Sequence[ImageSet]) -> list[int]:
-    """What is added to the sources of each site."""
-    offsets, following = [], 0
-    for one in sets:
-        offsets.append(following)
-        following += 0 if one.source is None else int(one.source.max()) + 1
-    return offsets
-
-
-def _joined(values: Sequence[Tensor | None]) -> Tensor | None:
-    """All of them, or None where a site has none."""
-    known = [value for value in values if value is not None]
-    return torch.cat(known) if len(known) == len(values) else None

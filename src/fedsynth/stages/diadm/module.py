@@ -13,7 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedsynth.diffusion.edm import EDMDenoiser
-from fedsynth.diffusion.edm_loss import NoiseLevelLaw, edm_loss, weighted_errors
+from fedsynth.diffusion.edm_loss import (
+    NoiseDraws,
+    NoiseLevelLaw,
+    draw_noise,
+    edm_loss_of_draws,
+    weighted_errors,
+)
 from fedsynth.diffusion.power_ema import PowerAverages
 from fedsynth.diffusion.training_schedule import inverse_sqrt_rate
 from fedsynth.models.image_denoiser import ImageDenoiser
@@ -76,6 +82,8 @@ class DiADM(L.LightningModule):
         # Without gradients: DDP waits for those of every parameter that may have one.
         self.averages = PowerAverages(self.denoiser, tuple(ema_widths))
         self.stream: torch.Generator | None = None
+        self._draws: NoiseDraws | None = None
+        self._first_row = 0
         self.earlier: dict[str, Tensor] = {}
         self.earlier_step = 0
         self._averaged_step = 0
@@ -100,18 +108,16 @@ class DiADM(L.LightningModule):
         epoch, rank = self.trainer.current_epoch, self.trainer.global_rank
         seed = derive_seed(self.hparams["noise_seed"], "epoch", epoch, rank)
         self.stream = torch.Generator(self.device).manual_seed(seed)
+        self._draws = None
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Float[Tensor, ""]:
-        assert self.stream is not None
         latent = batch["latent"].contiguous(memory_format=torch.channels_last)
-        loss = edm_loss(
+        loss = edm_loss_of_draws(
             self.denoiser,
             latent,
             batch.get("condition"),
-            law=self.law,
-            generator=self.stream,
+            draws=self._draws_of(latent),
             sigma_data=self.denoiser.sigma_data,
-            condition_dropout=self.hparams["condition_dropout"],
             uncertainty=self.uncertainty,
         )
         self._loss = self._loss + loss.detach() * len(latent)
@@ -119,6 +125,24 @@ class DiADM(L.LightningModule):
         # Lightning averages over accumulated batches; each must count by its rows.
         accumulated = self.trainer.accumulate_grad_batches * self.trainer.world_size
         return loss * (len(latent) * accumulated / self.hparams["batch_size"])
+
+    def _draws_of(self, latent: Tensor) -> NoiseDraws:
+        """The next rows of the draws of the step: drawn for all its rows at once, they do not depend on the part of it
+        that fits into memory. Dropout inside the network does.
+        """
+        assert self.stream is not None
+        share = self.hparams["batch_size"] // self.trainer.world_size
+        if self._draws is None or self._first_row == share:
+            self._first_row = 0
+            self._draws = draw_noise(
+                (share, *latent.shape[1:]),
+                law=self.law,
+                generator=self.stream,
+                condition_dropout=self.hparams["condition_dropout"],
+                dtype=latent.dtype,
+            )
+        first, self._first_row = self._first_row, self._first_row + len(latent)
+        return self._draws.rows(first, len(latent))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         step = self.trainer.global_step

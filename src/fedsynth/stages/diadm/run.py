@@ -6,9 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fedsynth.diffusion.training_schedule import iterations_of
@@ -24,7 +22,6 @@ from fedsynth.stages.diadm.trained import DENOISER_FILE, EARLIER_FILE, NETWORK, 
 from fedsynth.stages.image_codec.stored import LATENTS_FILE
 from fedsynth.stages.image_set import read_image_set
 from fedsynth.stages.out_of_memory import is_out_of_memory, with_smaller_batches
-from fedsynth.stages.progress import EpochProgress
 from fedsynth.stages.training import EpochStream, History, fit, seed_everything
 
 log = logging.getLogger(__name__)
@@ -187,20 +184,9 @@ def _train(
         context,
         network=module.denoiser,
         trainer_arguments=arguments,
-        callbacks=[EpochStream(seed), _StopProgress()],
+        callbacks=[EpochStream(seed)],
     )
     return module, history
-
-
-class _StopProgress(Callback):
-    """Takes down the bar of a training that failed: a terminal holds one at a time, and another try may follow."""
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, EpochProgress):
-                callback.teardown(trainer, pl_module, "fit")
 
 
 def _all_ranks_or_none(

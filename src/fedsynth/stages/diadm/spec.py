@@ -45,7 +45,7 @@ class DiADMSettings:
     steps_per_epoch: int = setting(minimum=1)
     num_validation_images: int = setting(minimum=0)
     validation_sigmas: list[float] = setting(above=0.0)
-    init_weights: str | None = setting()
+    init_weights: str | None = setting(is_file=True)
 
     def check(self, path: str) -> None:
         def refuse(name: str, problem: str) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ConfigError
-from fedsynth.pipeline.settings import build_settings, setting
+from fedsynth.pipeline.file_content import content_key
+from fedsynth.pipeline.settings import build_settings, key_values, setting
 from fedsynth.pipeline.stage import Side, Stage
 from fedsynth.stages.image_set_kinds import REAL_IMAGES
 
@@ -96,10 +97,19 @@ def codec_options(values: dict[str, Any], path: str) -> CodecOptions:
     return build_settings(CODECS[name], values, path)
 
 
+def _codec_key(values: dict[str, Any]) -> dict[str, Any]:
+    """The options, with stored weights by their content: of a folder only the part that is read."""
+    options = codec_options(values, "codec")
+    keyed = key_values(options)
+    if isinstance(options, StoredAutoencoderOptions):
+        keyed["weights"] = content_key(options.weights, below=options.subfolder)
+    return keyed
+
+
 @dataclass(frozen=True)
 class ImageCodecSettings:
     seed: int = setting(minimum=0)
-    codec: dict[str, Any] = setting()
+    codec: dict[str, Any] = setting(as_key=_codec_key)
     sigma_data: float = setting(above=0.0)
     batch_size: int = setting(minimum=1, in_key=False)
 

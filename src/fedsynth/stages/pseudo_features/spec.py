@@ -22,7 +22,7 @@ ENCODERS = ("efficientnet_lite0", *NEED_WEIGHTS, CLASSIFIER)
 @dataclass(frozen=True)
 class PseudoFeaturesSettings:
     encoder: str = setting()
-    weights: str | None = setting()
+    weights: str | None = setting(is_file=True)
     weights_sha256: str | None = setting()
     allow_download: bool = setting(in_key=False)
     image_size: int | None = setting(minimum=1)

@@ -26,6 +26,7 @@ from fedsynth.stages.reidentifier.pairs import (
 )
 from fedsynth.stages.reidentifier.reporting import class_table, metrics, operating_table
 from fedsynth.stages.reidentifier.spec import ReidentifierSettings
+from fedsynth.stages.reidentifier.trained import PATIENTS_FILE
 from fedsynth.stages.training import BestWeights, EpochStream, batch_share, fit, seed_everything
 
 SPLITS = ("train", "val", "test")
@@ -167,6 +168,8 @@ def _finish(
         for split, pairs in held_out.items()
     }
     context.save("reidentifier.safetensors", network.state_dict())
+    if train.patient is not None:  # whoever uses the network checks that it holds out none of them
+        context.save(PATIENTS_FILE, {"train": train.patient.unique()})
     for name, split in (("calibration", "val"), ("test_pairs", "test")):
         pairs, probability = scored[split]
         context.save(

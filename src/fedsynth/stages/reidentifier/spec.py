@@ -17,7 +17,7 @@ class ReidentifierSettings:
     backbone: str = setting()
     channels: list[int] = setting(minimum=1)
     embedding_dim: int = setting(minimum=1)
-    weights: str | None = setting()
+    weights: str | None = setting(is_file=True)
     input_size: int | None = setting(minimum=8)
     loss: str = setting(one_of=("siamese_bce", "infonce_mix"))
     temperature: float = setting(above=0.0)

@@ -1,4 +1,7 @@
-"""Choose the synthetic set: score candidates shard by shard, sample again where all are flagged, emit, count."""
+"""Choose the synthetic set: score candidates shard by shard, sample again where all are flagged, emit, count.
+
+Images and labels leave the client, in an order that tells nothing of their sources; all else is a private part.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from torch import Tensor
 
 from fedsynth.errors import ConfigError, DataError
 from fedsynth.pipeline.artifacts import Artifact
-from fedsynth.pipeline.stage import Outcome, StageContext
+from fedsynth.pipeline.stage import PRIVATE, Outcome, StageContext
 from fedsynth.selection.groups import label_groups
 from fedsynth.stages.image_codec.stored import open_codec
-from fedsynth.stages.image_set import IMAGES_FILE, ImageSet, read_image_set
-from fedsynth.stages.reidentifier.trained import open_reidentifier
+from fedsynth.stages.image_set import ImageSet, read_image_set
+from fedsynth.stages.reidentifier.trained import check_strangers, open_reidentifier
 from fedsynth.stages.select_images.emission import Emission, emission
+from fedsynth.stages.select_images.released import release_order, save_released
 from fedsynth.stages.select_images.rounds import Round, Shard, judge, play, read_latents
 from fedsynth.stages.select_images.scoring import CandidateScorer
 from fedsynth.stages.select_images.spec import NO_FILTER, SelectImagesSettings
@@ -33,9 +37,19 @@ from fedsynth.stages.synthesize_images.pieces import finished, make_pieces
 from fedsynth.stages.synthesize_images.progress import ImageProgress
 from fedsynth.stages.tstr_densenet.trained import open_densenet
 
+POLICY = (
+    "filter", "ranking", "scope", "when_all_flagged", "max_per_source", "images_per_source", "batch_norm", "release",
+)  # fmt: skip
+
 
 def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
-    """The synthetic set, the verdicts of a few sources, and per class what was flagged, dropped and refilled."""
+    """The synthetic set; kept private are its sources, the verdicts of a few, and per class what became of them.
+
+    Raises:
+        ConfigError: C_r knows other classes.
+        DataError: The identity network knows persons held out here, or the filter leaves nothing.
+    """
+    strangers = _check_persons(settings, inputs, context.name)
     images = read_image_set(inputs["images"])
     shards = stored_shards(inputs["candidates"])
     rows = torch.cat([shard.rows for shard in shards])
@@ -43,7 +57,7 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
     thresholds = _thresholds(settings, inputs, images, scorer)
     made_with = inputs["candidates"].manifest["settings"]
     first_weight = float(made_with["guidance_weight"])
-    weights = [first_weight] if settings.filter == NO_FILTER else settings.schedule(first_weight)
+    weights = (first_weight,) if settings.filter == NO_FILTER else settings.schedule(first_weight)
     work = _Work(settings, inputs, images, scorer, context)
     rounds = play(
         weights,
@@ -60,37 +74,37 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
     advice = nothing_passes(settings, rounds, thresholds, group, names)
     emitted = emission(settings, rounds, group, names, advice)
     made = _pictures(rounds, emitted, scorer, images)
-    context.save(IMAGES_FILE, made.to_tensors())
+    made = made.rows(release_order(images, len(made), settings.seed))
+    save_released(made, context)
     if shown := verdict_tensors(rounds, emitted, group, settings.num_shown, scorer, images):
-        context.save("verdicts.safetensors", shown)
+        context.save_private("verdicts.safetensors", shown)
     table = class_table(rounds, emitted, group, names)
     notes = {
         **made.describe(),
         "arm": settings.arm,
         "counts": made.counts(),
         "missing_classes": [name for name, count in made.counts().items() if not count],
-        "num_sources": len(rows),
         "num_candidates": shards_width(shards),
-        "per_class": table,
-        "thresholds": thresholds.notes if thresholds else [],
-        "weights": [one.weight for one in rounds],
         "weights_allowed": list(weights),
-        "policy": {
-            name: getattr(settings, name)
-            for name in (
-                "filter",
-                "ranking",
-                "scope",
-                "when_all_flagged",
-                "max_per_source",
-                "images_per_source",
-                "batch_norm",
-                "release",
-            )
+        "policy": {name: getattr(settings, name) for name in POLICY},
+        PRIVATE: {
+            "num_sources": len(rows),
+            "per_class": table,
+            "thresholds": thresholds.notes if thresholds else [],
+            "error_rates": thresholds.rates if thresholds else [],
+            "weights": [one.weight for one in rounds],
+            "mean_bce": mean_by_verdict(rounds),
+            "held_out_persons_are_strangers": strangers,
         },
-        "mean_bce": mean_by_verdict(rounds),
     }
     return Outcome(metrics=selection_metrics(settings, rounds, emitted, table), notes=notes)
+
+
+def _check_persons(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], stage: str) -> bool | None:
+    """Whether it is certain that the identity network learned from none of the held-out patients; None without one."""
+    if settings.filter == NO_FILTER:
+        return None
+    return check_strangers(inputs["reidentifier"], inputs["images"], stage)
 
 
 class _Work:
@@ -204,7 +218,7 @@ def _scorer(
         open_codec(inputs["codec"], device),
         images,
         rows,
-        open_reidentifier(inputs["reidentifier"], device) if "reidentifier" in inputs else None,
+        None if settings.filter == NO_FILTER else open_reidentifier(inputs["reidentifier"], device),
         classifier,
         against_train=settings.scope == "train",
         batch_statistics=settings.batch_norm == "train",
@@ -220,8 +234,8 @@ def _thresholds(
     images: ImageSet,
     scorer: CandidateScorer,
 ) -> Thresholds | None:
-    """None without an identity network. Without a filter verdicts are only reported."""
-    if "reidentifier" not in inputs:
+    """None without a filter: then no threshold is asked for, and none may be in the way."""
+    if settings.filter == NO_FILTER:
         return None
     calibration = inputs["reidentifier"].load("calibration.safetensors")
     if settings.threshold_by == "class" and calibration["label"].ndim != images.label.ndim:
@@ -231,6 +245,7 @@ def _thresholds(
     return choose_thresholds(
         settings,
         calibration,
+        inputs["reidentifier"].load("test_pairs.safetensors"),
         images,
         lambda: scorer.largest_of(read_image_set(inputs["images"], "val").image),
     )

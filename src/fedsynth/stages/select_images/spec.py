@@ -13,11 +13,14 @@ from fedsynth.pipeline.stage import Sensitivity, Side, Stage
 from fedsynth.selection.inputs import SelectionInputError
 from fedsynth.selection.policy import guidance_schedule
 from fedsynth.stages.image_set_kinds import REAL_IMAGES
+from fedsynth.stages.reidentifier.supplier_checks import check_identity_split
 from fedsynth.stages.synthesize_images.supplier_checks import check_guide, check_one_site
 
 #: How images without an allowed candidate are made up for.
 DROP, CLASS_BALANCED, TRUE_MIX = "drop", "class_balanced", "true_mix"
 MASK, RELEASED_CODE, NO_FILTER = "mask", "released_code", "none"
+#: How the name of an arm ends that passed a filter, and of one that did not.
+FILTERED, UNFILTERED = "filtered", "unfiltered"
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,24 @@ class SelectImagesSettings:
                 "must be eval: with batch statistics a verdict depends on which images come together. Only "
                 "filter=released_code may have it, to emulate that code."
             )
+        elif self.batch_norm == "train" and self.scope == "train":
+            faults["scope"] = (
+                "must be source with batch_norm=train: that code compares a candidate with copies of its own source, so "
+                "no other training image has an embedding to compare with. Set selection.scope=source."
+            )
+        if self.filter == NO_FILTER and self.arm.endswith(FILTERED) and not self.arm.endswith(UNFILTERED):
+            faults["arm"] = (
+                f"is {self.arm!r}, but filter=none filters nothing: every table would call this set filtered. Choose "
+                "another selection for this stage, or give the arm another name."
+            )
         return faults
 
 
 def _check_suppliers(settings: SelectImagesSettings, suppliers: Mapping[str, Any], path: str) -> None:
     check_one_site(suppliers, path)
+    _check_classifier(suppliers, path)
+    if settings.filter != NO_FILTER:
+        check_identity_split(suppliers, path)
     candidates = suppliers["candidates"]
     for role in ("denoiser", "codec", "images", "features", "guide"):
         made_with, given = candidates.inputs.get(role), getattr(suppliers.get(role), "name", None)
@@ -136,6 +152,20 @@ def _check_suppliers(settings: SelectImagesSettings, suppliers: Mapping[str, Any
     check_guide(candidates.settings.guidance, suppliers, path)
 
 
+def _check_classifier(suppliers: Mapping[str, Any], path: str) -> None:
+    """C_r is trained and chosen by the real images of this very site: nothing else is the paper's C_r, and another
+    site's would carry its records into what this one releases."""
+    images, classifier = suppliers["images"].name, suppliers.get("classifier")
+    for role in ("train", "images"):
+        if classifier is not None and classifier.inputs.get(role) != images:
+            raise ConfigError(
+                f"{path}.inputs.classifier={classifier.name} must be C_r, trained and tested on {images!r}, but its "
+                f"input {role!r} is {classifier.inputs.get(role)!r}. Name a tstr_densenet stage whose inputs "
+                f"train and images are both {images}.",
+                key=f"{path}.inputs.classifier",
+            )
+
+
 def _yields(settings: SelectImagesSettings, inputs: Mapping[str, Sensitivity]) -> Sensitivity:
     return Sensitivity.RELEASED if settings.release else Sensitivity.PRIVATE
 
@@ -150,7 +180,9 @@ def _uncovered(settings: SelectImagesSettings) -> tuple[str, ...]:
     how = (
         "the synthetic images: each is generated from a private image by networks trained on private images; no "
         "formal guarantee",
-        "the number of images of each class",
+        "the number of images of each class: it tells how many training images of a class passed, or how many there are",
+        "which images resemble each other: those made of one training image, or of one patient's",
+        "the settings of the selection; sources, verdicts, thresholds and shares refused are not shown to a server",
     )
     if settings.filter == NO_FILTER:
         return (*how, "no identity filter: images may show the people of the training set")
@@ -158,6 +190,7 @@ def _uncovered(settings: SelectImagesSettings) -> tuple[str, ...]:
         *how,
         "their selection by networks trained on the private images; failure to re-identify by one network is neither "
         "necessary nor sufficient for privacy",
+        "an identity network trained on images of several sites pools private images between clients beforehand",
     )
 
 
@@ -181,6 +214,7 @@ STAGE = Stage(
     yields=_yields,
     price=_price,
     uncovered=_uncovered,
+    keeps_private=True,  # sources, verdicts, thresholds: for audits and reports
     trains=True,  # every process scores its share of the shards
     check_suppliers=_check_suppliers,
 )

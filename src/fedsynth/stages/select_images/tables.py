@@ -24,6 +24,7 @@ def class_table(
 ) -> Table:
     """For each class (or combination of labels) what became of its sources.
 
+    Without identity network nobody judged, and shares of flagged candidates are None.
     ``flagged_share`` is over all candidates of the first round, ``all_flagged_share`` over its sources;
     ``accepted_by_round`` counts sources with an allowed candidate first found in that round, ``dropped`` those with
     none (or left out to keep the mix), ``refilled`` further images of other sources, in their place or because
@@ -32,18 +33,19 @@ def class_table(
     first = rounds[0]
     place = {row: number for number, row in enumerate(first.rows.tolist())}
     emitted_group = group[torch.tensor([place[row] for row in emitted.source.tolist()])]
+    is_judged = "probability" in first.scores
     table = {}
     for number, name in enumerate(names):
         own = group == number
         all_flagged = first.flagged[own].all(1)
         table[name] = {
             "sources": int(own.sum()),
-            "flagged_share": float(first.flagged[own].double().mean()),
-            "all_flagged_first_round": int(all_flagged.sum()),
-            "all_flagged_share": float(all_flagged.double().mean()),
+            "flagged_share": float(first.flagged[own].double().mean()) if is_judged else None,
+            "all_flagged_first_round": int(all_flagged.sum()) if is_judged else None,
+            "all_flagged_share": float(all_flagged.double().mean()) if is_judged else None,
             "accepted_by_round": [int((emitted.accepted_in[own] == one).sum()) for one in range(len(rounds))],
             "flagged_share_by_round": [
-                float(one.flagged[inside].double().mean()) if bool(inside.any()) else None
+                float(one.flagged[inside].double().mean()) if is_judged and bool(inside.any()) else None
                 for one in rounds
                 for inside in [own[torch.tensor([place[row] for row in one.rows.tolist()])]]
             ],
@@ -58,7 +60,10 @@ def class_table(
 def selection_metrics(
     settings: SelectImagesSettings, rounds: Sequence[Round], emitted: Emission, table: Table
 ) -> list[Metric]:
-    """Counts over all classes, and of each class the shares of flagged candidates and of all-flagged sources."""
+    """Counts over all classes, and of each class the shares of flagged candidates and of all-flagged sources.
+
+    A set that no identity network judged has no such shares.
+    """
     values: dict[str, float] = {
         "kept": float(len(emitted)),
         "dropped": float(sum(row["dropped"] for row in table.values())),
@@ -66,6 +71,8 @@ def selection_metrics(
         "rounds": float(len(rounds)),
     }
     for name, row in table.items():
+        if row["flagged_share"] is None:
+            continue
         values[f"flagged/{name}"] = row["flagged_share"]
         values[f"all_flagged/{name}"] = row["all_flagged_share"]
     return [Metric(settings.arm, metric, value, settings.seed) for metric, value in values.items()]
@@ -108,7 +115,9 @@ def mean_by_verdict(rounds: Sequence[Round]) -> dict[str, float]:
     first = rounds[0]
     loss = first.scores["loss"]
     found = first.chosen != NONE
-    means = {"all": loss, "flagged": loss[first.flagged], "unflagged": loss[~first.flagged]}
+    means = {"all": loss}
+    if "probability" in first.scores:
+        means |= {"flagged": loss[first.flagged], "unflagged": loss[~first.flagged]}
     values = {name: float(part.double().mean()) for name, part in means.items() if part.numel()}
     if bool(found.any()):
         values["chosen"] = float(loss[found, first.chosen[found]].double().mean())

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedsynth.data.edaic.labels import LABEL_RULES
 from fedsynth.data.edaic.layout import AUDIO_FEATURES, FRAME_SECONDS
 from fedsynth.errors import ConfigError
+from fedsynth.pipeline.file_content import content_key
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+
+
+def _encoder_key(name: str) -> Any:
+    """Of ``transformers:PATH`` what the folder holds; a name is that of an installed package or of our own code."""
+    folder = name.removeprefix("transformers:")
+    return name if folder == name else {"transformers": content_key(folder)}
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class SpeechClientsSettings:
     )
     frame_pool: int = setting(minimum=1, remedy="Frames of 10 ms averaged into one; 10 gives 100 ms.")
     max_utterances: int = setting(minimum=1)
-    text_encoder: str = setting(remedy="hashing, minilm or transformers:PATH.")
+    text_encoder: str = setting(remedy="hashing, minilm or transformers:PATH.", as_key=_encoder_key)
     text_dim: int = setting(
         minimum=8, maximum=8192, remedy="minilm has 384; hashing takes any number within."
     )

@@ -19,7 +19,7 @@ class ClassifierSettings:
     growth_rate: int = setting(minimum=1)
     block_config: list[int] = setting(minimum=1)
     num_init_features: int = setting(minimum=1)
-    weights: str | None = setting(remedy="Null, imagenet, or a local file.")
+    weights: str | None = setting(remedy="Null, imagenet, or a local file.", is_file=True)
     input_size: int | None = setting(minimum=16, remedy="Null leaves images at their size.")
     augmentation: str = setting(one_of=("none", "shift", "crop_flip"))
     max_shift: int = setting(minimum=0)

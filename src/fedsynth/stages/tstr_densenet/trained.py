@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,23 +92,35 @@ class TrainedDenseNet:
         return torch.cat(parts)
 
 
-def open_densenet(artifact: Artifact, device: str = "cpu") -> TrainedDenseNet:
-    """The classifier of a ``tstr_densenet`` stage: that of its first seed.
+def weights_file(seeds: Sequence[int], seed: int) -> str:
+    """Name of the file with the classifier of a seed: that of the first has no number."""
+    return CLASSIFIER if seed == seeds[0] else CLASSIFIER.replace(".", f"-{seed}.")
+
+
+def open_densenet(artifact: Artifact, device: str = "cpu", seed: int | None = None) -> TrainedDenseNet:
+    """The classifier of a ``tstr_densenet`` stage.
 
     Args:
         artifact: Of the stage.
         device: Where it computes.
+        seed: Which of those the stage trained; None takes its first.
 
     Raises:
-        ArtifactError: If the stored weights do not fit the stored settings.
+        ArtifactError: If the stage has no classifier of that seed, or the stored weights do not fit the stored settings.
     """
     settings, notes = artifact.manifest["settings"], artifact.manifest["notes"]
-    network = build_network({name: settings[name] for name in SHAPE}, len(notes["classes"]))
+    if seed is not None and seed not in settings["seeds"]:
+        raise ArtifactError(
+            f"stages.{artifact.stage} has classifiers of the seeds {settings['seeds']}, none of seed {seed}. Name one "
+            "of those, or add it to image_classifier.seeds."
+        )
+    name = CLASSIFIER if seed is None else weights_file(settings["seeds"], seed)
+    network = build_network({key: settings[key] for key in SHAPE}, len(notes["classes"]))
     try:
-        network.load_state_dict(artifact.load(CLASSIFIER))
+        network.load_state_dict(artifact.load(name))
     except RuntimeError as error:
         raise ArtifactError(
-            f"{CLASSIFIER} of stages.{artifact.stage} does not fit its own settings: {str(error).splitlines()[0]} "
+            f"{name} of stages.{artifact.stage} does not fit its own settings: {str(error).splitlines()[0]} "
             "Compute that stage anew: force=[its name]."
         ) from error
     # inference_mode tensors would not do for callers that take gradients; these weights never need any.

@@ -1,0 +1,1 @@
+"""Classifiers tested on the real images of another site."""
