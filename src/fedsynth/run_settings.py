@@ -114,7 +114,9 @@ def check_run_settings(config: dict[str, Any]) -> None:
         )
         checked.append((values, built))
     # OmegaConf takes "off" for false; Python takes the string for true.
-    switches = {f"data.{name}": config["data"].get(name, False) for name in ("download", "allow_missing_files")}
+    switches = {
+        f"data.{name}": config["data"].get(name, False) for name in ("download", "allow_missing_files")
+    }
     for key, value in {"plan": config["plan"], **switches}.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} must be true or false, got {value!r}.", key=key)

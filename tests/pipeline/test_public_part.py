@@ -76,6 +76,15 @@ def test_private_files_must_be_declared(tmp_path: Path) -> None:
     assert not list((tmp_path / "keeper").glob("*/manifest.json"))
 
 
+def test_a_private_tensor_never_hides_a_public_one(tmp_path: Path) -> None:
+    artifact = run(tmp_path, stages())["keeper"]["artifact"]
+    private = artifact.path / "private" / "numbers.safetensors"
+    private.unlink()
+    private.hardlink_to(artifact.path / "numbers.safetensors")
+    with pytest.raises(ArtifactError, match=r"holds shown in numbers\.safetensors and in private"):
+        artifact.load("numbers.safetensors")
+
+
 def test_an_entry_nobody_thought_of_stays_with_the_clients() -> None:
     manifest = {
         "files": {"a": {}, "private/b": {}},

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_latent_images import composed, stage_settings
 
+from fedsynth.composition import compose_config, resolved
 from fedsynth.diffusion.training_schedule import inverse_sqrt_rate, iterations_of
 from fedsynth.errors import ConfigError
 from fedsynth.models.image_denoiser import ImageDenoiser
@@ -23,6 +24,19 @@ def test_the_durations_of_the_paper_are_its_iterations(words: tuple[str, ...], i
     settings = stage_settings("diadm", *words, network=PAPER)
     assert settings.batch_size == 2048
     assert iterations_of(settings.kimg, settings.batch_size) == iterations
+
+
+def test_every_network_of_the_paper_leaves_its_snapshot_after_8388_kimg() -> None:
+    """Of training lengths that differ, so no fraction serves all."""
+    stages = resolved(compose_config(["experiment=pso_secure/paper"]))["stages"]
+    lengths = {
+        name: iterations_of(stage["kimg"], stage["batch_size"])
+        for name, stage in stages.items()
+        if stage["stage"] == "diadm"
+    }
+    assert set(lengths.values()) == {40_960, 49_152}
+    snapshots = {name: round(lengths[name] * stages[name]["earlier_fraction"]) for name in lengths}
+    assert set(snapshots.values()) == {iterations_of(8_388, 2048)} == {4_096}
 
 
 def test_the_rate_of_the_paper_ramps_over_ten_million_images_and_falls_after_17000_iterations() -> None:

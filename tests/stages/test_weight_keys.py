@@ -49,7 +49,12 @@ CASES: list[tuple[str, tuple[str, ...], str, Make]] = [
     ("pseudo_features", ("+image_encoder=swav",), "image_encoder.weights", as_file),
     ("diadm", ("+image_network=cpu",), "image_network.init_weights", as_file),
     ("reidentifier", ("+reidentification=resnet50",), "reidentification.weights", as_file),
-    ("tstr_densenet", ("+image_classifier=densenet121", "stages.one.arm=real"), "image_classifier.weights", as_file),
+    (
+        "tstr_densenet",
+        ("+image_classifier=densenet121", "stages.one.arm=real"),
+        "image_classifier.weights",
+        as_file,
+    ),
     ("cross_validation", ("+image_classifier=densenet121",), "image_classifier.weights", as_file),
     ("image_codec", ("+codec=sd_vae",), "codec.weights", as_folder),
     ("speech_clients", ("+data=edaic",), "data.text_encoder", as_text_encoder),
@@ -81,7 +86,10 @@ def test_only_the_part_of_a_folder_that_a_codec_reads_counts(tmp_path: Path) -> 
 
 
 def test_published_weights_count_by_their_name() -> None:
-    assert keyed_settings("tstr_densenet", "+image_classifier=densenet121", "stages.one.arm=real")["weights"] == "imagenet"
+    assert (
+        keyed_settings("tstr_densenet", "+image_classifier=densenet121", "stages.one.arm=real")["weights"]
+        == "imagenet"
+    )
     assert keyed_settings("reidentifier", "+reidentification=resnet50")["weights"] == "download"
     codec = keyed_settings("image_codec", "+codec=sd_vae")["codec"]
     assert codec["weights"] == "stabilityai/stable-diffusion-2"

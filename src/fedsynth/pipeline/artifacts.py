@@ -75,7 +75,7 @@ class Artifact:
         """The tensors of one of its safetensors files, and of the private file of the same name if there is one.
 
         Raises:
-            ArtifactError: If the artifact has neither.
+            ArtifactError: If the artifact has neither, or a tensor is in both.
             PrivateInputError: If a server asks for a private file.
         """
         from safetensors.torch import load_file
@@ -83,7 +83,13 @@ class Artifact:
         held = [part for part in (name, f"{PRIVATE}/{name}") if part in self.manifest["files"]]
         tensors: dict[str, Any] = {}
         for part in held or [name]:
-            tensors |= load_file(self.file(part))
+            loaded = load_file(self.file(part))
+            if twice := tensors.keys() & loaded.keys():
+                raise ArtifactError(
+                    f"artifact {self.stage} {self.key[:12]} holds {', '.join(sorted(twice))} in {name} and in {part}: "
+                    "one of them would hide the other. Name the private tensors otherwise."
+                )
+            tensors |= loaded
         return tensors
 
 

@@ -119,7 +119,9 @@ def test_images_that_are_only_listed_are_refused_with_counts_unless_allowed(
     (tmp_path / "site" / unused).unlink()
     assert found().digest == whole.digest
     (tmp_path / "site" / used).unlink()
-    with pytest.raises(DataError, match=rf"lacks 1 of the 3 frontal .*{used}.*data\.allow_missing_files=true"):
+    with pytest.raises(
+        DataError, match=rf"lacks 1 of the 3 frontal .*{used}.*data\.allow_missing_files=true"
+    ):
         found()
     rest = found(allow_missing_files=True)
     assert rest.digest != whole.digest
