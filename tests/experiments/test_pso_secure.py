@@ -89,11 +89,13 @@ def check_released(log_dir: Path) -> None:
     """What is released is what the filter allowed: as counted, labelled as its source, and not the source itself."""
     (folder,) = committed(log_dir, FILTERED)
     notes = record(folder, "manifest.json")["notes"]
-    released, origin = (
+    released, private, origin = (
         tensors(log_dir, FILTERED, "images.safetensors"),
+        tensors(log_dir, FILTERED, "private/images.safetensors"),
         tensors(log_dir, "images", "images.safetensors"),
     )
-    source = released["train.source"]
+    assert "train.source" not in released, "whose image it was made of stays with the client"
+    source = private["train.source"]
     assert len(source) == sum(notes["counts"].values()) > 0
     assert torch.equal(released["train.label"], origin["train.label"][source])
     pairs = zip(released["train.image"], origin["train.image"][source], strict=True)
