@@ -154,7 +154,11 @@ def test_data_that_are_no_labelled_images_are_refused_with_those_that_are(data: 
         check("experiment=pso_secure", f"data={data}")
 
 
-@pytest.mark.parametrize("option", [f"{group}={name}" for group in IMAGE_GROUPS for name in OPTIONS[group]])
+# A filtered set that nothing filters must bear another name; see below.
+IMAGE_OPTIONS = [f"{group}={name}" for group in IMAGE_GROUPS for name in OPTIONS[group]]
+
+
+@pytest.mark.parametrize("option", [option for option in IMAGE_OPTIONS if option != "selection=none"])
 def test_every_option_for_labelled_images_composes_and_checks_by_itself(option: str) -> None:
     config = check("experiment=pso_secure", option, *ALLOWED.get(option, ())).config
     group, _, name = option.partition("=")
@@ -162,6 +166,13 @@ def test_every_option_for_labelled_images_composes_and_checks_by_itself(option: 
     assert isinstance(values, dict)
     expected = {**values, "allow_download": True} if option in ALLOWED else values
     assert {key: config[group][key] for key in expected} == expected
+
+
+def test_a_set_that_nothing_filters_is_not_called_filtered() -> None:
+    with pytest.raises(ConfigError, match=r"filtered\.arm is .*filter=none filters nothing"):
+        check("experiment=pso_secure", "selection=none")
+    arm = "stages.{}diadm_features_filtered.arm=all_of_them"
+    check("experiment=pso_secure", "selection=none", *(arm.format(kind) for kind in ("", "tstr_", "audit_")))
 
 
 @pytest.mark.parametrize("data", IMAGE_DATA)
