@@ -66,10 +66,8 @@ def test_the_iterations_and_the_global_batch_are_the_papers() -> None:
         accumulated = one.trainer["accumulate_grad_batches"]
         assert one.settings.batch_size == 2048 == 256 * GPUS * accumulated, name
         assert one.trainer["precision"] == "32-true", "the paper trains without half precision"
-        # A tenth of the conditional training: 8,388 kimg.
-        assert int(one.settings.kimg * one.settings.earlier_fraction) == (
-            8388 if name != "diadm_none" else 10066
-        )
+        # A tenth of the conditional training, for all of them.
+        assert int(one.settings.kimg * one.settings.earlier_fraction) == 8388, name
 
 
 def test_eight_gpus_accumulate_nothing() -> None:
