@@ -113,7 +113,7 @@ def test_it_is_checked_and_planned_for_every_corpus(
     run.print_plan()
     printed = capsys.readouterr().out
     assert f"{dataset} not found" in printed, "what is missing is said"
-    assert printed.count("│ missing │") == len(run.config["stages"]) == 42
+    assert printed.count("│ missing │") == len(run.config["stages"])
 
 
 def test_every_published_value_of_table_1_has_its_stage() -> None:
@@ -177,7 +177,10 @@ def test_without_leave_the_published_encoder_is_not_fetched(monkeypatch: pytest.
 @pytest.mark.parametrize("other", ["pso_secure/table1", POLICIES])
 def test_what_the_experiments_share_is_computed_once(other: str) -> None:
     one, two = planned("pso_secure"), planned(other)
-    shared = set(one) & set(two) - {"auroc_gap"}
+    # Contrasts hold other arms, and Table 1 audits beside one more control.
+    shared = {
+        name for name in set(one) & set(two) if one[name].stage.kind not in ("auroc_gap", "audit_images")
+    }
     assert {
         "diadm",
         "synthesize_images",

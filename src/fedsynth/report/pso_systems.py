@@ -111,7 +111,7 @@ def _generator(config: Config, inputs: Mapping[str, str]) -> str:
     made = inputs_of(config, candidates)
     denoiser = made.get("denoiser") or inputs.get("denoiser", "")
     condition = str(stage_config(config, denoiser).get("condition") or "none")
-    encoder = stage_config(config, inputs_of(config, denoiser).get("features", "")).get("encoder")
+    encoder = _encoder(config, inputs_of(config, denoiser).get("features", ""))
     words = {"none": "unconditional diffusion", "class": "class-conditional diffusion"}
     text = words.get(
         condition, "diffusion on features" + (f" ({encoder})" if isinstance(encoder, str) else "")
@@ -119,6 +119,15 @@ def _generator(config: Config, inputs: Mapping[str, str]) -> str:
     guidance = stage_config(config, candidates).get("guidance")
     kind = guidance.get("kind") if isinstance(guidance, dict) else guidance
     return text + (f", {GUIDES[str(kind)]}" if str(kind) in GUIDES else "")
+
+
+def _encoder(config: Config, features: str) -> str | None:
+    """Whose features a stage holds; of joined ones ``efficientnet_lite0 + classifier``."""
+    one = stage_config(config, features)
+    if one.get("stage") == "joined_features":
+        return f"{_encoder(config, inputs_of(config, features).get('features', ''))} + classifier"
+    encoder = one.get("encoder")
+    return encoder if isinstance(encoder, str) else None
 
 
 def image_systems(material: Material, kind: str, role: str) -> list[ImageSystem]:

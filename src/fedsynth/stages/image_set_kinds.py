@@ -13,3 +13,5 @@ IMAGE_SETS = REAL_IMAGES + MADE_IMAGES
 #: How labels are coded: one class a record, or a vector of 0 and 1.
 MULTICLASS, MULTILABEL = "multiclass", "multilabel"
 TASKS = (MULTICLASS, MULTILABEL)
+#: Stages whose ``features.safetensors`` a generator can be conditioned on.
+CONDITION_FEATURES = ("pseudo_features", "joined_features")

@@ -24,14 +24,22 @@ def uses(inputs: Mapping[str, Artifact], spaces: Mapping[str, str | None]) -> di
     """
     manifest = inputs["released"].manifest
     given, settings = manifest.get("inputs") or {}, manifest["settings"]
+    private = (manifest.get("notes") or {}).get("private") or {}
+    condition = {given.get("features"), *private.get("condition_made_of", [])}
     what = {
-        "features": CONDITION,
         "classifier": RANKING if settings.get("ranking") == "predicates" else "",
         "reidentifier": FILTER if settings.get("filter") not in (None, "none") else "",
     }
 
-    def used(role: str) -> bool:
-        return bool(what[role]) and role in given and role in inputs and given[role] == inputs[role].key
+    def used(role: str) -> list[str]:
+        if role not in inputs:
+            return []
+        key, said = inputs[role].key, []
+        if key in condition:
+            said.append(CONDITION)
+        if role in ("classifier", "reidentifier") and what[role] and given.get(role) == key:
+            said.append(what[role])
+        return said
 
     found = {}
     for space, role in spaces.items():
@@ -39,7 +47,7 @@ def uses(inputs: Mapping[str, Artifact], spaces: Mapping[str, str | None]) -> di
         roles = [role] if role else []
         if role == "features" and space == CLASSIFIER:
             roles.append("classifier")
-        found[space] = "; ".join(what[role] for role in roles if used(role)) or NEITHER
+        found[space] = "; ".join(dict.fromkeys(said for role in roles for said in used(role))) or NEITHER
         if roles and manifest["kind"] in OF_SEVERAL_SITES:
             found[space] = UNKNOWN
     return found

@@ -10,7 +10,7 @@ from typing import Any
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Side, Stage
-from fedsynth.stages.image_set_kinds import REAL_IMAGES
+from fedsynth.stages.image_set_kinds import CONDITION_FEATURES, REAL_IMAGES
 from fedsynth.stages.same_images import check_made_of_same_images
 
 RAW = 0.0
@@ -105,7 +105,7 @@ STAGE = Stage(
     side=Side.CLIENT,
     roles=("codec", "images"),
     optional_roles=("features",),
-    accepts={"codec": ("image_codec",), "images": REAL_IMAGES, "features": ("pseudo_features",)},
+    accepts={"codec": ("image_codec",), "images": REAL_IMAGES, "features": CONDITION_FEATURES},
     trains=True,
     check_suppliers=_check_suppliers,
 )

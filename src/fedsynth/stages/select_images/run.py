@@ -95,9 +95,19 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
             "weights": [one.weight for one in rounds],
             "mean_bce": mean_by_verdict(rounds),
             "held_out_persons_are_strangers": strangers,
+            "condition_made_of": _condition_made_of(inputs),
         },
     }
     return Outcome(metrics=selection_metrics(settings, rounds, emitted, table), notes=notes)
+
+
+def _condition_made_of(inputs: Mapping[str, Artifact]) -> list[str]:
+    """Keys of the artifacts behind the generator's condition: the features, and what they were joined of."""
+    if "features" not in inputs:
+        return []
+    features = inputs["features"]
+    joined = features.manifest["notes"].get("made_of") or {}
+    return [features.key, *joined.values()]
 
 
 def _check_persons(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], stage: str) -> bool | None:

@@ -12,7 +12,7 @@ from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage
 from fedsynth.selection.inputs import SelectionInputError
 from fedsynth.selection.policy import guidance_schedule
-from fedsynth.stages.image_set_kinds import REAL_IMAGES
+from fedsynth.stages.image_set_kinds import CONDITION_FEATURES, REAL_IMAGES
 from fedsynth.stages.reidentifier.supplier_checks import check_identity_split
 from fedsynth.stages.synthesize_images.supplier_checks import check_guide, check_one_site
 
@@ -206,7 +206,7 @@ STAGE = Stage(
         "denoiser": ("diadm",),
         "codec": ("image_codec",),
         "images": REAL_IMAGES,
-        "features": ("pseudo_features",),
+        "features": CONDITION_FEATURES,
         "guide": ("diadm",),
         "classifier": ("tstr_densenet",),
         "reidentifier": ("reidentifier",),

@@ -9,7 +9,7 @@ from typing import Any
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Side, Stage
-from fedsynth.stages.image_set_kinds import REAL_IMAGES
+from fedsynth.stages.image_set_kinds import CONDITION_FEATURES, REAL_IMAGES
 from fedsynth.stages.synthesize_images.supplier_checks import check_guide, check_one_site
 
 GUIDANCE = ("none", "unconditional", "earlier", "both")
@@ -70,7 +70,7 @@ STAGE = Stage(
         "denoiser": ("diadm",),
         "codec": ("image_codec",),
         "images": REAL_IMAGES,
-        "features": ("pseudo_features",),
+        "features": CONDITION_FEATURES,
         "guide": ("diadm",),
     },
     trains=True,  # every process makes its share of the shards

@@ -1,0 +1,1 @@
+"""Pseudo-conditions that also hold what the real classifier sees."""
