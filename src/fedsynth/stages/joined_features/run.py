@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -44,9 +45,7 @@ def run(settings: JoinedFeaturesSettings, inputs: Mapping[str, Artifact], contex
     batch_size = settings.batch_size
     for split in SPLITS:
         image = read_image_set(inputs["images"], split).image
-        seen[split], batch_size = with_smaller_batches(
-            lambda size, image=image: classifier.features(image, size), batch_size, key
-        )
+        seen[split], batch_size = with_smaller_batches(partial(classifier.features, image), batch_size, key)
     center = seen["train"].mean(0)
     tensors = {
         f"{split}.feature": join(stored[f"{split}.feature"], seen[split] - center, settings.classifier_share)
