@@ -23,12 +23,12 @@ SOURCES = {name: Source(name, private=True) for name in find_stage("xray_images"
 GPUS = 4
 #: A policy of ``pso_secure/policies`` and the settings that it is named after; all others are the default's.
 DIFFERENCES = {
-    "drop": {"guidance_weights": [], "when_all_flagged": "drop", "max_per_source": 1},
-    "one_round": {"guidance_weights": []},
+    "drop": {"when_all_flagged": "drop", "max_per_source": 1},
+    "two_rounds": {"guidance_weights": [1.0, 0.7]},
     "three_rounds": {"guidance_weights": [1.0, 0.7, 0.4]},
     "true_mix": {"when_all_flagged": "true_mix"},
-    "class_threshold": {"threshold_by": "class"},
-    "youden": {"threshold_rule": "youden", "threshold_value": None},
+    "class_threshold": {"threshold_rule": "fpr", "threshold_value": 0.1, "threshold_by": "class"},
+    "fpr": {"threshold_rule": "fpr", "threshold_value": 0.1},
 }
 
 

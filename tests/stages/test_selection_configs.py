@@ -83,10 +83,11 @@ def test_batch_sizes_do_not_change_the_key_and_all_else_does() -> None:
 
 
 def test_a_denoiser_without_dropped_conditions_needs_a_guide_before_anything_runs() -> None:
+    rounds = "selection.guidance_weights=[1.0, 0.7]"
     with pytest.raises(ConfigError, match=r"inputs\.guide is missing"):
-        planned("image_network.condition_dropout=0.0")
+        planned("image_network.condition_dropout=0.0", rounds)
     with pytest.raises(ConfigError, match=r"guidance_weights"):
-        planned("image_sampler.guidance=none")
+        planned("image_sampler.guidance=none", rounds)
     planned("image_sampler.guidance=none", "selection.guidance_weights=[]")
 
 

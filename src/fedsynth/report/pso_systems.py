@@ -14,6 +14,8 @@ Config = Mapping[str, Any]
 CLASSIFIER, SITE_TEST = "tstr_densenet", "site_test"
 #: Heading of numbers that the paper printed; they are of other data and networks.
 PAPER_HEADING = "paper"
+#: Real images again, as many as candidates were made of.
+SOURCES = "real images of the sources alone"
 GUIDES = {
     "unconditional": "unconditional guide",
     "earlier": "autoguidance",
@@ -96,6 +98,8 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
     root = origin_of(config, inputs["images"], depth + 1) if "images" in inputs else None
     if root is None:
         return None
+    if kind == "source_images":
+        return Origin(SOURCES, root.sites)
     if kind == "vae_reconstruction":
         return Origin(SYSTEMS["vae_reconstruction"], root.sites)
     if kind == "select_images":

@@ -15,6 +15,7 @@ from fedsynth.report.pso_systems import (
     inputs_of,
     printed_rows,
     site_name,
+    stage_config,
 )
 from fedsynth.report.pso_tables import digits, first_stage, kept, outside, percent, percent_bounds
 from fedsynth.report.records import ReportRecord
@@ -86,11 +87,24 @@ def paper_values(material: Material) -> dict[tuple[str, str], PaperValue]:
     return {**printed_rows(material, SHARED_PLACE), **printed_rows(material, PLACE)}
 
 
-def gap_record(material: Material, system: ImageSystem, metric: str = GAP) -> ReportRecord | None:
-    """What a stage that contrasts the system's classifier with that of real images states of it."""
+def gap_record(
+    material: Material, system: ImageSystem, metric: str = GAP, *, to_sources: bool = False
+) -> ReportRecord | None:
+    """What a stage that contrasts the system's classifier with that of real images states of it.
+
+    Args:
+        material: Of the report.
+        system: A classifier's training set.
+        metric: One of the stage's.
+        to_sources: The contrast with the real images of the sources alone, not with all of them.
+    """
     config = material.runs[0].config
     for stage in material.names("auroc_gap"):
-        if system.stage in inputs_of(config, stage).values():
+        inputs = inputs_of(config, stage)
+        trained_on = inputs_of(config, inputs.get("real", "")).get("train", "")
+        if (stage_config(config, trained_on).get("stage") == "source_images") != to_sources:
+            continue
+        if system.stage in inputs.values():
             record = material.get(stage, system.arm, metric)
             if record is not None and record.mean is not None:
                 return record
@@ -122,6 +136,8 @@ def _table(
         "gap",
         "gap, 95 % CI",
         "Holm p",
+        "gap at equal size",
+        "equal size, 95 % CI",
         f"{PAPER_HEADING}: AUROC",
         f"{PAPER_HEADING}: gap",
     ]
@@ -132,6 +148,7 @@ def _table(
             gap_record(material, one),
             gap_record(material, one, "p_holm"),
         )
+        equal = gap_record(material, one, to_sources=True)
         paper, paper_gap = (printed.get((one.paper_arm, name)) for name in (AUROC, GAP))
         rows.append([
             cell(one.label), _size_told(material, one),
@@ -139,6 +156,7 @@ def _table(
             percent_bounds(record),
             percent(gap.mean, gap.std, sign=True) if gap else DASH,
             percent_bounds(gap, sign=True), digits(holm.mean) if holm else DASH,
+            percent(equal.mean, equal.std, sign=True) if equal else DASH, percent_bounds(equal, sign=True),
             percent(paper.mean) + outside(record) if paper else DASH,
             percent(paper_gap.mean, sign=True) if paper_gap else DASH,
         ])  # fmt: skip
