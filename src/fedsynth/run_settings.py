@@ -47,7 +47,7 @@ class XrayDataSettings:
     dir: str = setting()
     download: bool = setting(one_of=(False,), remedy="No public address has these files.")
     dataset: str = setting(one_of=tuple(DATASETS))
-    image_size: int = setting(minimum=8, remedy="Pixels of a side; any number up to the stored size.")
+    image_size: int = setting(minimum=8, remedy="Pixels of a side, up to the stored size.")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,14 @@ class CxrDataSettings:
     roots: dict[str, Any] = setting(remedy="A folder, or null, by data set.")
     image_size: int = setting(minimum=8, remedy="Pixels of a side.")
     allow_missing_files: bool = setting(remedy="true goes on with the listed images that are there.")
+
+    def check(self, path: str) -> None:
+        for name, root in self.roots.items():
+            if root is not None and not isinstance(root, str):
+                raise ConfigError(
+                    f"{path}.roots.{name} must be a folder or null, got {root!r}. Quote a name of digits.",
+                    key=f"{path}.roots.{name}",
+                )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def test_a_run_killed_at_its_start_gets_a_remark(lab):
     (lab.log_dir / "runs/fake/killed/config").mkdir(parents=True)
     (lab.log_dir / "runs/other/killed/config").mkdir(parents=True)
     (remark,) = select_runs(lab.log_dir, experiments=["fake"]).remarks
-    assert remark == "fake/killed is left out: it has no run.json, killed at its start."
+    assert remark == (
+        "fake/killed is left out: it has no run.json, because it stopped before its first stage (data not found, or "
+        "killed)."
+    )
 
 
 @pytest.mark.parametrize(

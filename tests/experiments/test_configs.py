@@ -73,7 +73,7 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder of noise in the layout of Kermany's X-rays, no simulation to the program."""
+    """A data folder of made-up patterns in the layout of Kermany's X-rays, no simulation to the program."""
     return write_children(tmp_path_factory.mktemp("children"), per_class=120)
 
 

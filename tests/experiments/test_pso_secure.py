@@ -216,7 +216,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...], tuple[str, ...], 
         without_virus, ("data.source=real", "only=[images]"), ("kermany_pediatric_64.npz", "virus"), (),
     ),
     "image size the codec cannot divide": (
-        nothing, ("data.image_size=17", "only=[images,image_codec]"), ("17", "codec"), ("images",),
+        nothing, ("data.image_size=17", "only=[images,image_codec]"), ("17", "codec.factor=2", "data.image_size"), (),
     ),
     "more sources than images": (
         nothing, ("image_sampler.num_sources=5000", f"only=[{SAMPLING}]"),

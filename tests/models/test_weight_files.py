@@ -52,14 +52,24 @@ class Dangerous:
 def test_a_file_that_holds_code_is_refused_and_not_run(tmp_path: Path) -> None:
     torch.save({"weight": Dangerous()}, tmp_path / "weights.pth")
     Dangerous.ran = False
-    with pytest.raises(ConfigError, match="cannot be read as weights"):
+    with pytest.raises(
+        ConfigError, match="cannot be read as weights: it holds other objects than tensors"
+    ) as caught:
         read_weights(tmp_path / "weights.pth", KEY)
     assert not Dangerous.ran
+    # torch's own words advise to load it all the same.
+    assert "weights_only" not in str(caught.value)
+    assert "trust" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "there is none at"), (b"no weights", "cannot be read"), ({"a": 1}, "no named tensors")],
+    [
+        (None, "there is none at"),
+        (b"no weights", "or is no checkpoint"),
+        (b"", "is empty"),
+        ({"a": 1}, "no named tensors"),
+    ],
 )
 def test_absent_damaged_and_empty_files_are_refused(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "weights.pth"
@@ -69,6 +79,13 @@ def test_absent_damaged_and_empty_files_are_refused(tmp_path: Path, content: Any
         torch.save(content, path)
     with pytest.raises(ConfigError, match=message) as error:
         read_weights(path, KEY)
+    assert error.value.key == KEY
+
+
+def test_a_damaged_safetensors_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ConfigError, match="cannot be read as weights: SafetensorError") as error:
+        read_weights(tmp_path / "weights.safetensors", KEY)
     assert error.value.key == KEY
 
 

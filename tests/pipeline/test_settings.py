@@ -23,6 +23,8 @@ class Settings:
     widths: list[int] = setting(minimum=1)
     radius: float | None = setting(above=0.0)
     flag: bool = setting()
+    shares: dict[str, float] = setting(remedy="One a part.")
+    names: list[str] | None = setting(remedy="Names, or null.")
     workers: int = setting(minimum=0, in_key=False)
 
 
@@ -34,6 +36,8 @@ GOOD: dict[str, Any] = {
     "widths": [1, 2],
     "radius": None,
     "flag": True,
+    "shares": {"a": 0.5},
+    "names": None,
     "workers": 2,
 }
 
@@ -100,6 +104,30 @@ def test_wrong_types_are_refused_with_key_and_value(name: str, value: Any) -> No
     assert f"got {value!r}" in str(caught.value)
     assert caught.value.key == f"stages.toy.{name}"
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", {}),
+        ("names", {"a": 1}),
+        ("names", [{}]),
+        ("names", ["a", []]),
+        ("widths", {}),
+        ("widths", [[1]]),
+        ("shares", []),
+        ("shares", {"a": {}}),
+        ("shares", {"a": [1.0]}),
+        ("kind", []),
+    ],
+)
+def test_lists_and_mappings_in_place_of_each_other_or_of_numbers_are_refused_by_name(
+    name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^stages\.toy\.{name} has the wrong type") as caught:
+        build(**{name: value})
+    assert f"got {value!r}" in str(caught.value)
+    assert caught.value.key == f"stages.toy.{name}"
 
 
 def test_infinity_is_a_number() -> None:

@@ -116,7 +116,9 @@ class ImageFolder:
                 guidance=guidance,
             )
 
-    def add_selection(self, arm: str, images: str = "images", candidates: str | None = None) -> None:
+    def add_selection(
+        self, arm: str, images: str = "images", candidates: str | None = None, *, fault: str | None = None
+    ) -> None:
         """Unfiltered unless the arm says so; then normals are flagged far more often."""
         is_filtered = arm.endswith("filtered")
         base = arm.removesuffix("_filtered")
@@ -151,7 +153,7 @@ class ImageFolder:
             for name, fpr in (("all", 0.098), ("normal", 0.34), ("virus", 0.11))
         ]  # fmt: skip
         private = {"per_class": table, "thresholds": [threshold] if is_filtered else [], "weights": [1.2, 1.0],
-                   "error_rates": rates if is_filtered else []}  # fmt: skip
+                   "error_rates": rates if is_filtered else [], "filter_fault": fault}  # fmt: skip
         notes = {"classes": CLASSES, "weights_allowed": [1.2, 1.0, 0.7], "private": private}
         made = {"train.image": pictures(27, 1), "train.label": np.arange(27) % 3}
         files = {
@@ -197,7 +199,7 @@ class ImageFolder:
         inputs = {"real": "tstr_real"} | {f"synthetic_{arm}": f"tstr_{arm}" for arm in tuple(SCORES)[1:]}
         self.add("auroc_gap", "auroc_gap", inputs, metrics=rows)
 
-    def add_reidentifier(self) -> None:
+    def add_reidentifier(self, *, cannot_tell: bool = False) -> None:
         rng = np.random.default_rng(3)
         is_same = np.arange(200) % 5 == 0
         probability = np.clip(0.35 * is_same + rng.random(200) * 0.6, 0, 1).astype(np.float32)
@@ -213,7 +215,8 @@ class ImageFolder:
         ]
         pairs = {"is_same": is_same.astype(np.uint8), "probability": probability}
         self.add("reidentifier", "reidentifier", {"images": "images"}, metrics=rows,
-                 notes={"operating_points": points}, files={"test_pairs.safetensors": pairs})  # fmt: skip
+                 notes={"operating_points": points, "cannot_tell": cannot_tell},
+                 files={"test_pairs.safetensors": pairs})  # fmt: skip
 
     def add_audit(self, arm: str, released: str, *, is_saturated: bool = False) -> None:
         rows = []

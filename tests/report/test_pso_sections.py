@@ -160,6 +160,21 @@ def test_selection_tells_threshold_losses_and_classes(built):
     assert "real training images" in figure.caption
 
 
+def test_a_filter_that_recognizes_nobody_is_said_to_be_none(tmp_path, built):
+    fault = "the identity network gives all 200 validation pairs the probability 0.5"
+    run = ImageFolder(tmp_path, 42, simulated=False)
+    run.add_images()
+    run.add_networks()
+    run.add_reidentifier(cannot_tell=True)
+    run.add_selection(FILTERED, fault=fault)
+    blind = material(finish_image_run(run, {}), log_dir=tmp_path)
+    said = f"**The filter recognizes almost nobody (DiADM + features, filtered)**: {fault}."
+    assert said in selection_section(blind).text
+    assert "**`reidentifier` cannot tell pairs of one patient" in reidentification_section(blind).text
+    for build in (selection_section, reidentification_section):
+        assert "recognizes almost nobody" not in built[build].text
+
+
 def test_thresholds_by_class_are_told_for_each():
     rows = [
         {"class": "normal", "compared_with": "own source", "threshold": 0.5, "fpr": 0.1, "fnr": 0.2},

@@ -134,6 +134,9 @@ def test_settings_that_these_data_do_not_have_are_refused(tmp_path: Path, overri
 @pytest.mark.parametrize(
     ("override", "said"),
     [
+        ("data.roots.mimic={}", r"data\.roots\.mimic must be a folder or null, got {}"),
+        ("data.roots.mimic=[]", r"data\.roots\.mimic must be a folder or null, got \[\]"),
+        ("data.roots.mimic=7", r"data\.roots\.mimic must be a folder or null, got 7"),
         ("data.source=simulated", r"data\.source must be one of real, got 'simulated'.*Nothing stands in"),
         ("data.dataset=padchest", r"data\.dataset must be one of mimic, chexpert, chestxray14"),
         ("data.download=true", r"data\.download must be one of False"),

@@ -14,6 +14,7 @@ from fedsynth.diffusion.training_schedule import inverse_sqrt_rate, iterations_o
 from fedsynth.errors import ConfigError
 from fedsynth.models.image_denoiser import ImageDenoiser
 from fedsynth.pipeline.stage import find_stage
+from fedsynth.stages.diadm.spec import STAGE
 from fedsynth.stages.diadm.trained import NETWORK
 
 PAPER = "edm2_xs"
@@ -84,6 +85,10 @@ def test_the_cpu_training_has_1500_steps() -> None:
         ("image_network.earlier_fraction=0", "earlier_fraction"),
         ("image_network.adam_betas=[0.9]", "adam_betas"),
         ("image_network.kimg=0", "kimg"),
+        ("image_network.learning_rate=11", "learning_rate"),
+        ("image_network.noise_mean=-11", "noise_mean"),
+        ("image_network.noise_mean=1e9", "noise_mean"),
+        ("image_network.noise_std=11", "noise_std"),
         ("image_network.validation_sigmas=[]", "validation_sigmas"),
         ("image_network.init_weights=/nowhere.safetensors", "init_weights"),
         ("stages.diadm.condition=none", "condition_dropout"),
@@ -102,7 +107,32 @@ def check(condition: str, **suppliers: Any) -> None:
 
 
 def planned(name: str, **inputs: str) -> SimpleNamespace:
-    return SimpleNamespace(name=name, inputs=inputs)
+    """Of images of 28 pixels, and of the codec that halves them."""
+    settings = SimpleNamespace(image_size=28, options=lambda: SimpleNamespace(downsampling=2))
+    return SimpleNamespace(name=name, inputs=inputs, settings=settings)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("factor", [1, 2, None])
+def test_latents_must_be_halved_without_rest_where_their_size_is_known(
+    levels: int, factor: int | None
+) -> None:
+    multipliers = "[" + ",".join(["1"] * levels) + "]"
+    settings = stage_settings(
+        "diadm", "stages.diadm.condition=none", "image_network.condition_dropout=0",
+        f"image_network.multipliers={multipliers}", "image_network.attention_levels=[0]",
+    )  # fmt: skip
+    for size in (28, 30, 32, 34):
+        images, codec = planned("images"), planned("codec", images="images")
+        images.settings.image_size = size
+        codec.settings.options = lambda: SimpleNamespace(downsampling=factor)
+        suppliers = {"images": images, "codec": codec}
+        if factor is None or size % (factor * 2 ** (levels - 1)) == 0:
+            STAGE.check_suppliers(settings, suppliers, "stages.diadm")
+            continue
+        with pytest.raises(ConfigError, match=rf"data\.image_size={size}.*codec\.factor") as caught:
+            STAGE.check_suppliers(settings, suppliers, "stages.diadm")
+        assert caught.value.key == "stages.diadm.multipliers"
 
 
 def test_inputs_must_be_made_of_the_same_images() -> None:

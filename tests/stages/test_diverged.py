@@ -24,7 +24,7 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_written(tmp_path:
         context.save("denoiser.safetensors", tensors)
     assert str(caught.value).startswith(
         "stages.latent_ddpm diverged: denoiser.safetensors holds 2 non-finite values in bad; "
-        "lower its learning_rate (stages.latent_ddpm.learning_rate=3)."
+        "lower its learning_rate (stages.latent_ddpm.learning_rate=3) or look for an extreme setting."
     )
     assert list(context.output.iterdir()) == []
 

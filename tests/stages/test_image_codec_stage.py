@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from fedsynth.models.autoencoder import AutoencoderCodec, small_autoencoder
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.image_codec import encoding
 from fedsynth.stages.image_codec.encoding import encode_pieces
+from fedsynth.stages.image_codec.spec import STAGE
 from fedsynth.stages.image_codec.stored import open_codec
 
 SMALL = ("codec.channels=[8,8]", "codec.epochs=2", "codec.batch_size=16")
@@ -182,6 +184,36 @@ def test_sizes_that_do_not_divide_are_refused_before_training(
     assert caught.value.key == "stages.codec.codec"
 
 
+@pytest.mark.parametrize(
+    ("codec", "words", "factor", "key"),
+    [
+        ("identity", (), 1, ""),
+        ("unshuffle", (), 2, "codec.factor"),
+        ("unshuffle", ("codec.factor=7",), 7, "codec.factor"),
+        ("small_autoencoder", (), 2, "codec.channels"),
+        ("small_autoencoder", ("codec.channels=[4,4,4]",), 4, "codec.channels"),
+    ],
+)
+def test_the_plan_refuses_just_the_sizes_that_the_codec_itself_refuses(
+    codec: str, words: tuple[str, ...], factor: int, key: str
+) -> None:
+    settings = stage_settings("image_codec", *words, codec=codec)
+    for size in range(8, 33):
+        suppliers = {"images": SimpleNamespace(name="images", settings=SimpleNamespace(image_size=size))}
+        if size % factor == 0:
+            STAGE.check_suppliers(settings, suppliers, "stages.codec")
+            continue
+        with pytest.raises(ConfigError, match=rf"data\.image_size .*codec\.{key.split('.')[1]}") as caught:
+            STAGE.check_suppliers(settings, suppliers, "stages.codec")
+        assert caught.value.key == f"stages.codec.{key}"
+
+
+def test_of_stored_weights_the_plan_says_nothing(weights: Path) -> None:
+    settings = stage_settings("image_codec", *stored_words(weights), codec="sd_vae")
+    suppliers = {"images": SimpleNamespace(name="images", settings=SimpleNamespace(image_size=29))}
+    STAGE.check_suppliers(settings, suppliers, "stages.codec")
+
+
 def test_images_that_never_vary_are_refused(tmp_path: Path, images: Artifact) -> None:
     path = images.path / "images.safetensors"
     from safetensors.torch import load_file, save_file
@@ -195,6 +227,10 @@ def test_images_that_never_vary_are_refused(tmp_path: Path, images: Artifact) ->
     ("words", "codec", "key"),
     [
         (("codec.name=jpeg",), "unshuffle", "codec.name"),
+        (("codec.name=[]",), "unshuffle", "codec.name"),
+        (("codec.name={}",), "unshuffle", "codec.name"),
+        (("codec.sha256=abc",), "sd_vae", "codec.sha256"),
+        (("codec.learning_rate=11",), "small_autoencoder", "codec.learning_rate"),
         (("codec.factor=0",), "unshuffle", "codec.factor"),
         (("+codec.factor=2",), "identity", "codec.factor"),
         (("codec.channels=[]",), "small_autoencoder", "codec.channels"),

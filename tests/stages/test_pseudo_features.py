@@ -134,6 +134,8 @@ def test_an_encoder_whose_weights_changed_is_refused(tmp_path: Path, images: Art
         ({"encoder": "swav"}, "weights"),
         ({"encoder": "timm:resnet50"}, "weights"),
         ({"weights": "/nowhere/weights.pth"}, "weights"),
+        ({"weights_sha256": "abc"}, "weights_sha256"),
+        ({"weights_sha256": "g" * 64}, "weights_sha256"),
         ({"encoder": "classifier"}, "image_size"),
         ({"encoder": "classifier", "image_size": None, "weights": "x"}, "weights"),
     ],

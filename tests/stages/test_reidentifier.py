@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,24 @@ def smooth(images: ImageSet) -> ImageSet:
     coarse = torch.nn.functional.adaptive_avg_pool2d(images.image.float(), 3)
     finer = torch.nn.functional.interpolate((coarse - 128) * 3 + 128, (12, 12), mode="bilinear")
     return replace(images, image=finer.round().clamp(0, 255).to(torch.uint8))
+
+
+def test_a_network_that_cannot_tell_pairs_is_warned_of(
+    tmp_path: Path, trained: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    splits = three_splits()
+    # Held out, everybody has the same three images but for a gray level of noise: none of one person are as near.
+    noise = torch.randint(0, 2, (36, 1, 12, 12), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    image = splits["val"].image[:3].clamp(max=254).repeat(12, 1, 1, 1) + noise
+    splits["val"] = replace(splits["val"], image=image)
+    with caplog.at_level(logging.WARNING):
+        made = train(tmp_path, splits)
+    assert values(made)[ARM, "val/auroc", 0] <= 0.5
+    assert made.manifest["notes"]["cannot_tell"] is True
+    assert len(made.load("calibration.safetensors")["probability"].unique()) == 1
+    for part in ("cannot tell pairs", "reidentification.max_epochs", "infonce_mix"):
+        assert part in caplog.text
+    assert trained.manifest["notes"]["cannot_tell"] is False
 
 
 def test_labels_of_a_multi_label_task_are_stored_as_they_are(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_settings_that_cannot_be_are_refused_by_name(key: str, changes: dict[str
 
 
 def supplier(name: str, condition: str = "feature", dropout: float = 0.15, **inputs: str) -> SimpleNamespace:
-    settings = SimpleNamespace(condition=condition, condition_dropout=dropout)
+    settings = SimpleNamespace(condition=condition, condition_dropout=dropout, ema_widths=[0.05, 0.1])
     return SimpleNamespace(name=name, settings=settings, inputs=inputs)
 
 
@@ -372,6 +372,31 @@ def test_suppliers_that_do_not_fit_are_refused_before_anything_runs(
     with pytest.raises(ConfigError) as raised:
         STAGE.check_suppliers(sampler_settings(**settings), planned_suppliers(**changes), "stages.candidates")
     assert raised.value.key == f"stages.candidates.{key}"
+
+
+@pytest.mark.parametrize("guidance", ["none", "unconditional", "earlier", "both"])
+def test_the_average_to_sample_with_is_one_that_each_network_in_use_keeps(guidance: str) -> None:
+    guide = supplier("unconditional", "none", 0.0, codec="codec", images="images")
+    guide.settings.ema_widths = [0.1]
+    suppliers = planned_suppliers(guide=guide)
+
+    def check(ema_width: float | None) -> None:
+        STAGE.check_suppliers(
+            sampler_settings(guidance=guidance, ema_width=ema_width), suppliers, "stages.candidates"
+        )
+
+    for width in (None, 0.0, 0.1):
+        check(width)
+    with pytest.raises(
+        ConfigError, match=r"one of 0\.05, 0\.1, .*got 0\.2.*image_sampler\.ema_width"
+    ) as raised:
+        check(0.2)
+    assert raised.value.key == "stages.candidates.ema_width"
+    if guidance in ("none", "earlier"):
+        check(0.05)
+    else:
+        with pytest.raises(ConfigError, match=r"one of 0\.1, which unconditional keeps"):
+            check(0.05)
 
 
 def test_suppliers_that_fit_pass() -> None:

@@ -78,7 +78,8 @@ def _discover(log_dir: Path, experiments: Sequence[str]) -> tuple[list[Run], lis
         folder = path.parent
         if path.is_dir() and not (folder / RUN_FILE).exists() and _is_below(folder, root, experiments):
             remarks.append(
-                f"{folder.relative_to(root)} is left out: it has no {RUN_FILE}, killed at its start."
+                f"{folder.relative_to(root)} is left out: it has no {RUN_FILE}, because it stopped before its first "
+                "stage (data not found, or killed)."
             )
     return list(_oldest_first(runs)), remarks
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedsynth.errors import ConfigError
@@ -32,10 +33,9 @@ def read_weights(path: str | Path, key: str) -> dict[str, Tensor]:
 
             return load_file(file)
         held = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        first = str(error).partition("\n")[0]
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise ConfigError(
-            f"{key}={file} cannot be read as weights ({type(error).__name__}: {first}). "
+            f"{key}={file} cannot be read as weights: {_fault(error)}. "
             "Give a .safetensors file or a torch checkpoint that holds tensors only.",
             key=key,
         ) from error
@@ -50,6 +50,15 @@ def read_weights(path: str | Path, key: str) -> dict[str, Tensor]:
     if not tensors:
         raise ConfigError(f"{key}={file} holds no named tensors. Give the state dict of a network.", key=key)
     return tensors
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a file, in own words where torch would advise to run the code in it."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds other objects than tensors, whose code is never run, or is no checkpoint"
+    if isinstance(error, EOFError):
+        return "it is empty or truncated"
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(": .")
 
 
 def load_weights(

@@ -75,12 +75,12 @@ def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str)
         if name not in values or values[name] == "???":
             key = f"{prefix}{name}"
             raise ConfigError(f"{key} is missing. Give it in a config file or as {key}=…", key=key)
+    numbers = {name: _number(value, known[name]) for name, value in values.items()}
     try:
-        numbers = {name: _number(value, known[name]) for name, value in values.items()}
         merged = OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create(numbers))
         built = OmegaConf.to_object(merged)
     except (ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException) as error:
-        key = getattr(error, "full_key", "") or ""
+        key = getattr(error, "full_key", "") or _misfit(settings_type, numbers)
         name = re.split(r"[.\[]", key)[0]
         first_line = str(error).splitlines()[0].rstrip(".")
         wanted, remedy = (
@@ -92,11 +92,34 @@ def build_settings(settings_type: type[T], values: Mapping[str, Any], path: str)
         )
         raise ConfigError(f"{message} {remedy}".rstrip(), key=f"{prefix}{name}") from error
     for field in known.values():
+        _check_elements(field, getattr(built, field.name), f"{prefix}{field.name}")
         _check_field(field, getattr(built, field.name), f"{prefix}{field.name}")
     check = getattr(built, "check", None)
     if check is not None:
         check(path)
     return built  # type: ignore[return-value]
+
+
+def _misfit(settings_type: type, values: Mapping[str, Any]) -> str:
+    """The first name whose value alone cannot be merged: OmegaConf does not say it of lists and mappings."""
+    for name, value in values.items():
+        try:
+            OmegaConf.merge(OmegaConf.structured(settings_type), OmegaConf.create({name: value}))
+        except OmegaConfBaseException:
+            return name
+    return ""
+
+
+def _check_elements(field: dataclasses.Field[Any], value: Any, key: str) -> None:
+    """Refuse a list or a mapping for a number, text or switch in a list or mapping: OmegaConf lets them pass."""
+    kind = re.search(r"\b(?:list\[|dict\[str, ?)(int|float|str|bool)\]", str(field.type))
+    elements = value.values() if isinstance(value, Mapping) else value
+    if kind and any(isinstance(element, list | Mapping) for element in elements or ()):
+        remedy = f" {field.metadata['remedy']}" if field.metadata["remedy"] else ""
+        raise ConfigError(
+            f"{key} has the wrong type: every entry must be of type {kind[1]}, got {value!r}.{remedy}",
+            key=key,
+        )
 
 
 def _number(value: Any, field: dataclasses.Field[Any]) -> Any:

@@ -151,7 +151,7 @@ class StageContext:
         remedy = (
             "look for a diverged input or an extreme setting"
             if self.learning_rate is None
-            else f"lower its learning_rate ({key}={self.learning_rate:g})"
+            else f"lower its learning_rate ({key}={self.learning_rate:g}) or look for an extreme setting"
         )
         raise ArtifactError(
             f"stages.{self.name} diverged: {name} holds {sum(bad.values())} non-finite values in "

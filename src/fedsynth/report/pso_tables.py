@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.runs import StageResult
@@ -69,6 +70,13 @@ def first_stage(material: Material, name: str) -> StageResult | None:
     """The stage of the first run, if its artifact is there."""
     stage = material.runs[0].stages.get(name)
     return stage if stage is not None and stage.manifest is not None else None
+
+
+def every_note(material: Material, name: str, note: str) -> list[Any]:
+    """What a stage noted under this name in each run that has it, without those that noted nothing or false."""
+    stages = [run.stages.get(name) for run in material.runs]
+    found = [stage.notes.get(note) for stage in stages if stage is not None and stage.manifest is not None]
+    return [value for value in found if value]
 
 
 def _minus(text: str) -> str:

@@ -65,6 +65,7 @@ def test_everything_wrong_with_a_file_is_said_at_once(kermany_arrays: dict, writ
         ("etiology", np.array(["normal", "bacteria"] * 18), "no image of class virus"),
         ("patient_key", np.arange(36), "one text an image"),
         ("split", np.array(["fold 1"] * 36), "36 entries such as 'fold 1'"),
+        ("patient_key", np.array(["a"] * 36, object), "an array of Python objects"),
     ],
 )
 def test_each_fault_of_kermany_names_its_key(
@@ -94,6 +95,9 @@ def test_an_absent_or_damaged_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
     with pytest.raises(DataError, match="truncated or damaged"):
         read_nih(tmp_path / "cut.npz")
+    (tmp_path / "text.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"\(it is no \.npz archive\)"):
+        read_nih(tmp_path / "text.npz")
     np.save(tmp_path / "one.npy", np.zeros(3))
     with pytest.raises(DataError, match="single array"):
         read_kermany(tmp_path / "one.npy")

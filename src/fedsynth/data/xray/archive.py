@@ -31,11 +31,24 @@ def read_arrays(path: Path, keys: Sequence[str], faults: Faults) -> dict[str, An
             if len(held) < len(keys):
                 missing = ", ".join(key for key in keys if key not in held)
                 faults.add(f"key {missing} missing; it holds {', '.join(archive.files) or 'nothing'}")
-            return {key: archive[key] for key in held}
+            return {key: array for key in held if (array := _read(archive, key, faults)) is not None}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        # NumPy's own words for a file of another format advise to run the code in it.
+        fault = "it is no .npz archive" if "pickle" in str(error) else str(error)
         raise DataError(
-            f"{path} is truncated or damaged ({error}). Delete it and make or download it again."
+            f"{path} is truncated or damaged ({fault}). Delete it and make or download it again."
         ) from error
+
+
+def _read(archive: np.lib.npyio.NpzFile, key: str, faults: Faults) -> np.ndarray | None:
+    """One array; None, and a fault, if it holds Python objects, which could be read by running their code only."""
+    try:
+        return archive[key]
+    except ValueError as error:
+        if not str(error).startswith("Object arrays"):
+            raise
+        faults.add(f"key {key}: an array of Python objects, which are never read; save it as numbers or text")
+        return None
 
 
 def check_images(arrays: Mapping[str, Any], key: str, faults: Faults) -> None:

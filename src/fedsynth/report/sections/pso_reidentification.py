@@ -11,7 +11,7 @@ from fedsynth.report.figures import reliability_diagram
 from fedsynth.report.gallery import ReportFigure
 from fedsynth.report.paper import PaperValue
 from fedsynth.report.pso_systems import PAPER_HEADING, printed_rows
-from fedsynth.report.pso_tables import digits, first_stage, kept, percent, percent_bounds, share
+from fedsynth.report.pso_tables import digits, every_note, first_stage, kept, percent, percent_bounds, share
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.section import Material, Section
 from fedsynth.report.stored import Array, NotRunError, read_arrays
@@ -35,6 +35,7 @@ def reidentification_section(material: Material) -> Section | None:
         " (ECE): mean"
         " gap between predicted probability and observed share. **The filter is no better than this network**: what it"
         " misses here (a candidate stands in for the second image), it also lets through.",
+        *(_blind(material, name) for name in names),
         material.caption("Held-out patients."),
         _scores(material, names, printed),
         *(part for name in names for part in _points(material, name)),
@@ -42,6 +43,16 @@ def reidentification_section(material: Material) -> Section | None:
     figure = _reliability(material, names)
     figures = (figure,) if figure else ()
     return Section("Re-identification network", "\n\n".join(part for part in text if part), figures)
+
+
+def _blind(material: Material, name: str) -> str:
+    """What to know of a network that cannot tell pairs, in any run."""
+    if not every_note(material, name, "cannot_tell"):
+        return ""
+    return (
+        f"**`{cell(name)}` cannot tell pairs of one patient from pairs of two** (AUROC of validation pairs at most"
+        " 50 %): a filter that asks it recognizes almost nobody."
+    )
 
 
 def _record(material: Material, name: str, metric: str) -> ReportRecord | None:

@@ -10,7 +10,7 @@ from fedsynth.report.gallery import ReportFigure
 from fedsynth.report.pso_names import FILTERED, image_rank, image_title
 from fedsynth.report.pso_pictures import verdict_grid
 from fedsynth.report.pso_systems import CLASSIFIER, image_systems, stage_config
-from fedsynth.report.pso_tables import count, digits, first_stage, kept, percent, share
+from fedsynth.report.pso_tables import count, digits, every_note, first_stage, kept, percent, share
 from fedsynth.report.pso_verdicts import read_verdicts
 from fedsynth.report.section import Material, Section
 from fedsynth.report.sections.pso_utility import AUROC
@@ -46,6 +46,7 @@ def selection_section(material: Material) -> Section | None:
         " a floor; what still fails is dropped, and may be refilled by unrefused candidates of other images of"
         " its class."
         " A candidate that passes has not been re-identified **by this network**: that is no proof of privacy.",
+        *(_unrecognizing(material, one) for one in found),
         material.caption(f"Policies.{_reading(material)}"),
         _policies(material, found),
         _error_rates(material, found),
@@ -68,6 +69,17 @@ def selections(material: Material) -> list[Selection]:
         word = FILTERED if is_filtered else f"un{FILTERED}"
         found.append(Selection(name, arm, label if FILTERED in label else f"{label}, {word}", is_filtered))
     return sorted(found, key=lambda one: (*image_rank(one.arm), one.stage))
+
+
+def _unrecognizing(material: Material, one: Selection) -> str:
+    """What to know of a filter that filters next to nothing, of the first run in which it does not."""
+    faults = every_note(material, one.stage, "filter_fault")
+    if not faults:
+        return ""
+    return (
+        f"**The filter recognizes almost nobody ({cell(one.label)})**: {cell(faults[0])}. Read this set as one without"
+        " a filter."
+    )
 
 
 def shown_first(found: Sequence[Selection]) -> list[Selection]:

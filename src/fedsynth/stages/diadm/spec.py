@@ -30,13 +30,14 @@ class DiADMSettings:
     head_channels: int = setting(minimum=1)
     dropout: float = setting(minimum=0.0, below=1.0)
     uncertainty: bool = setting()
-    noise_mean: float = setting()
-    noise_std: float = setting(minimum=0.0)
+    # ln σ; outside of these bounds σ and its square leave single precision.
+    noise_mean: float = setting(minimum=-10.0, maximum=10.0, remedy="EDM2's is -0.4.")
+    noise_std: float = setting(minimum=0.0, maximum=10.0, remedy="EDM2's is 1.")
     condition_dropout: float = setting(minimum=0.0, below=1.0)
     ema_widths: list[float] = setting(above=0.0, maximum=12**-0.5, remedy="EDM2's are 0.05 and 0.10.")
     ema_width: float = setting(minimum=0.0, remedy="0 takes the raw weights, as the released code does.")
     earlier_fraction: float = setting(above=0.0, maximum=1.0)
-    learning_rate: float = setting(above=0.0)
+    learning_rate: float = setting(above=0.0, maximum=10.0)
     adam_betas: list[float] = setting(minimum=0.0, below=1.0)
     ramp_kimg: float = setting(minimum=0.0)
     decay_kimg: float = setting(minimum=0.0, remedy="0 never lowers the rate.")
@@ -85,7 +86,7 @@ class DiADMSettings:
 
 
 def _check_suppliers(settings: DiADMSettings, suppliers: Mapping[str, Any], path: str) -> None:
-    """Features if and only if they are the condition; latents, features and labels of the same images."""
+    """Features if and only if they are the condition; all of the same images; latents that can be halved."""
     key = f"{path}.inputs.features"
     if settings.condition == "feature" and "features" not in suppliers:
         raise ConfigError(f"{key} is missing: condition=feature needs the pseudo-features.", key=key)
@@ -96,6 +97,16 @@ def _check_suppliers(settings: DiADMSettings, suppliers: Mapping[str, Any], path
             key=key,
         )
     check_made_of_same_images(suppliers, ("codec", "features"), path)
+    factor, size = suppliers["codec"].settings.options().downsampling, suppliers["images"].settings.image_size
+    halvings = len(settings.multipliers) - 1
+    if factor is not None and size // factor % 2**halvings:
+        raise ConfigError(
+            f"{path}.multipliers={list(settings.multipliers)} need latents whose sides {2**halvings} divides, but "
+            f"theirs are {size // factor} (data.image_size={size}, divided by {factor} by {suppliers['codec'].name}). "
+            f"Set data.image_size to a multiple of {factor * 2**halvings}, use fewer image_network.multipliers, or "
+            "another codec.factor or codec.",
+            key=f"{path}.multipliers",
+        )
 
 
 STAGE = Stage(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,19 @@ class CodecOptions:
     name: str = setting()
     per_channel: bool = setting()
 
+    @property
+    def downsampling(self) -> int | None:
+        """How many times smaller latents are than images, a side; None where only the stored weights say it."""
+        return 1
+
 
 @dataclass(frozen=True)
 class UnshuffleOptions(CodecOptions):
     factor: int = setting(minimum=1, remedy="2 makes 4 x 14 x 14 latents of 28 x 28 pixels.")
+
+    @property
+    def downsampling(self) -> int:
+        return self.factor
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,13 @@ class SmallAutoencoderOptions(CodecOptions):
     blocks_per_level: int = setting(minimum=1)
     posterior: str = setting(one_of=POSTERIORS)
     kl_weight: float = setting(minimum=0.0)
-    learning_rate: float = setting(above=0.0)
+    learning_rate: float = setting(above=0.0, maximum=10.0)
     batch_size: int = setting(minimum=1)
     epochs: int = setting(minimum=1)
+
+    @property
+    def downsampling(self) -> int:
+        return 2 ** (len(self.channels) - 1)
 
     def check(self, path: str) -> None:
         if not self.channels:
@@ -62,7 +77,17 @@ class StoredAutoencoderOptions(CodecOptions):
     pixel_range: str = setting(one_of=("unit", "signed"))
     posterior: str = setting(one_of=POSTERIORS)
 
+    @property
+    def downsampling(self) -> None:
+        return None
+
     def check(self, path: str) -> None:
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise ConfigError(
+                f"{path}.sha256 must be 64 hexadecimal digits (0-9, a-f) in quotes, or null, got {self.sha256!r}. "
+                "The notes of a run with null say it.",
+                key=f"{path}.sha256",
+            )
         # A hub model is owner/name; whether the machine holds it only diffusers knows, at the start of the stage.
         is_path = self.weights.startswith((".", "/", "~")) or self.weights.count("/") != 1
         if is_path and not Path(self.weights).expanduser().is_dir():
@@ -89,7 +114,7 @@ def codec_options(values: dict[str, Any], path: str) -> CodecOptions:
         ConfigError: For an unknown codec, or an option that it does not have or that is impossible.
     """
     name = values.get("name")
-    if name not in CODECS:
+    if not isinstance(name, str) or name not in CODECS:
         raise ConfigError(
             f"{path}.name must be one of {', '.join(CODECS)}, got {name!r}. Say codec=NAME.",
             key=f"{path}.name",
@@ -121,6 +146,22 @@ class ImageCodecSettings:
         self.options(f"{path}.codec")
 
 
+def _check_suppliers(settings: ImageCodecSettings, suppliers: Mapping[str, Any], path: str) -> None:
+    """Sides that the codec can divide."""
+    options, size = settings.options(f"{path}.codec"), suppliers["images"].settings.image_size
+    factor = options.downsampling
+    if factor is None or size % factor == 0:
+        return
+    name, value = (
+        ("channels", options.channels) if isinstance(options, SmallAutoencoderOptions) else ("factor", factor)
+    )
+    raise ConfigError(
+        f"{path}.codec.{name}={value} divides the sides of images by {factor}, but those of {suppliers['images'].name} "
+        f"have {size} pixels. Set data.image_size to a multiple of {factor}, or codec.{name}.",
+        key=f"{path}.codec.{name}",
+    )
+
+
 STAGE = Stage(
     kind="image_codec",
     settings=ImageCodecSettings,
@@ -129,4 +170,5 @@ STAGE = Stage(
     roles=("images",),
     accepts={"images": REAL_IMAGES},
     trains=True,
+    check_suppliers=_check_suppliers,
 )

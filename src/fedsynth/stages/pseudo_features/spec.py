@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,13 @@ class PseudoFeaturesSettings:
                 f"{path}.encoder must be one of {', '.join(ENCODERS)} or timm:NAME, got {self.encoder!r}. "
                 "Choose with image_encoder=….",
                 key=f"{path}.encoder",
+            )
+        digest = self.weights_sha256
+        if digest is not None and not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise ConfigError(
+                f"{path}.weights_sha256 must be 64 hexadecimal digits (0-9, a-f) in quotes, or null, got {digest!r}. "
+                "The notes of a run with null say it. Set image_encoder.weights_sha256.",
+                key=f"{path}.weights_sha256",
             )
         if self.encoder == CLASSIFIER:
             self._check_classifier(path)

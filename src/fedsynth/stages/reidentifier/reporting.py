@@ -65,6 +65,14 @@ def metrics(
     return rows
 
 
+def cannot_tell(measured: Sequence[Metric]) -> bool:
+    """Whether validation pairs of one person score no higher than those of two, of the rows of ``metrics``.
+
+    Platt's logistic then has scale 0, and every pair the same probability.
+    """
+    return next(row.value for row in measured if row.metric == "val/auroc") <= 0.5
+
+
 def configured_point(
     settings: ReidentifierSettings, pairs: HeldOutPairs, probability: Float[Tensor, " pair"]
 ) -> OperatingPoint:

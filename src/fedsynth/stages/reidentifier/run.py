@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,12 @@ from fedsynth.stages.reidentifier.pairs import (
     require_pairs,
     same_patient_pairs,
 )
-from fedsynth.stages.reidentifier.reporting import class_table, metrics, operating_table
+from fedsynth.stages.reidentifier.reporting import cannot_tell, class_table, metrics, operating_table
 from fedsynth.stages.reidentifier.spec import ReidentifierSettings
 from fedsynth.stages.reidentifier.trained import PATIENTS_FILE
 from fedsynth.stages.training import BestWeights, EpochStream, batch_share, fit, seed_everything
+
+log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 
@@ -176,14 +179,23 @@ def _finish(
             f"{name}.safetensors",
             {"probability": probability, "is_same": pairs.is_same, "label": pairs.label},
         )
+    measured = metrics(settings, scored["val"], scored["test"])
+    if is_blind := cannot_tell(measured):
+        log.warning(
+            "stages.%s: the identity network cannot tell pairs of one person from pairs of two (AUROC of validation "
+            "pairs at most 1/2); a filter that asks it filters nothing. Train it longer (reidentification.max_epochs, "
+            "now %d) or with another reidentification.loss (now %s).",
+            *(context.name, notes["epochs"], settings.loss),
+        )
     notes |= {
+        "cannot_tell": is_blind,
         "pairs": {"train": num_train_pairs} | {split: _counted(pairs) for split, pairs in held_out.items()},
         "held_out_pairs": held_out["val"].kind,
         "operating_points": operating_table(settings, scored["val"], scored["test"]),
         "classes": class_table(settings, *scored["val"], train.classes),
         "image_shape": list(train.image.shape[1:]),
     }
-    return Outcome(metrics=metrics(settings, scored["val"], scored["test"]), notes=notes)
+    return Outcome(metrics=measured, notes=notes)
 
 
 def _counted(pairs: HeldOutPairs) -> dict[str, int]:

@@ -28,7 +28,7 @@ class ReidentifierSettings:
     negatives_per_positive: int = setting(minimum=1)
     augmentation: float = setting(minimum=0.0, maximum=3.0)
     calibration: str = setting(one_of=("none", "platt"))
-    learning_rate: float = setting(above=0.0)
+    learning_rate: float = setting(above=0.0, maximum=10.0)
     weight_decay: float = setting(minimum=0.0)
     decay: str = setting(one_of=("constant", "cosine"))
     batch_size: int = setting(minimum=2)

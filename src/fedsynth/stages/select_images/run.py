@@ -6,6 +6,7 @@ Images and labels leave the client, in an order that tells nothing of their sour
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,6 +21,11 @@ from fedsynth.stages.image_codec.stored import open_codec
 from fedsynth.stages.image_set import ImageSet, read_image_set
 from fedsynth.stages.reidentifier.trained import check_strangers, open_reidentifier
 from fedsynth.stages.select_images.emission import Emission, emission
+from fedsynth.stages.select_images.recognition import (
+    equal_probabilities,
+    missed_everybody,
+    refuse_to_release,
+)
 from fedsynth.stages.select_images.released import release_order, save_released
 from fedsynth.stages.select_images.rounds import Round, Shard, judge, play, read_latents
 from fedsynth.stages.select_images.scoring import CandidateScorer
@@ -47,14 +53,15 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
 
     Raises:
         ConfigError: C_r knows other classes.
-        DataError: The identity network knows persons held out here, or the filter leaves nothing.
+        DataError: The identity network knows persons held out here, the filter leaves nothing, or it recognizes almost
+            nobody and its set would be released.
     """
     strangers = _check_persons(settings, inputs, context.name)
     images = read_image_set(inputs["images"])
     shards = stored_shards(inputs["candidates"])
     rows = torch.cat([shard.rows for shard in shards])
     scorer = _scorer(settings, inputs, images, rows, context)
-    thresholds = _thresholds(settings, inputs, images, scorer)
+    thresholds = _thresholds(settings, inputs, images, scorer, context.name)
     made_with = inputs["candidates"].manifest["settings"]
     first_weight = float(made_with["guidance_weight"])
     weights = (first_weight,) if settings.filter == NO_FILTER else settings.schedule(first_weight)
@@ -92,6 +99,7 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
             "per_class": table,
             "thresholds": thresholds.notes if thresholds else [],
             "error_rates": thresholds.rates if thresholds else [],
+            "filter_fault": thresholds.fault if thresholds else None,
             "weights": [one.weight for one in rounds],
             "mean_bce": mean_by_verdict(rounds),
             "held_out_persons_are_strangers": strangers,
@@ -243,6 +251,7 @@ def _thresholds(
     inputs: Mapping[str, Artifact],
     images: ImageSet,
     scorer: CandidateScorer,
+    stage: str,
 ) -> Thresholds | None:
     """None without a filter: then no threshold is asked for, and none may be in the way."""
     if settings.filter == NO_FILTER:
@@ -252,13 +261,19 @@ def _thresholds(
         raise DataError(
             "The identity network was calibrated on labels of another kind; say threshold_by=all."
         )
-    return choose_thresholds(
+    # Before any image is scored, held-out ones included.
+    refuse_to_release(settings, blind := equal_probabilities(calibration), stage)
+    found = choose_thresholds(
         settings,
         calibration,
         inputs["reidentifier"].load("test_pairs.safetensors"),
         images,
         lambda: scorer.largest_of(read_image_set(inputs["images"], "val").image),
     )
+    if blind is not None:
+        return replace(found, fault=blind)
+    refuse_to_release(settings, fault := missed_everybody(calibration, found, images.classes), stage)
+    return replace(found, fault=fault)
 
 
 def _pictures(

@@ -25,12 +25,14 @@ class Thresholds:
         train: For the largest P over all training images; None if only the source is looked at.
         notes: A row a threshold for the report.
         rates: Error rates of the thresholds for pairs, see ``error_rates_by_class``.
+        fault: In words why this filter filters next to nothing; None if it does filter.
     """
 
     source: Float[Tensor, " n"]
     train: float | None
     notes: list[dict[str, Any]]
     rates: list[dict[str, Any]] = field(default_factory=list)
+    fault: str | None = None
 
 
 def choose_thresholds(

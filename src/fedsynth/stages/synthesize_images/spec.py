@@ -10,7 +10,7 @@ from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Side, Stage
 from fedsynth.stages.image_set_kinds import CONDITION_FEATURES, REAL_IMAGES
-from fedsynth.stages.synthesize_images.supplier_checks import check_guide, check_one_site
+from fedsynth.stages.synthesize_images.supplier_checks import check_ema_width, check_guide, check_one_site
 
 GUIDANCE = ("none", "unconditional", "earlier", "both")
 
@@ -55,6 +55,7 @@ class SynthesizeImagesSettings:
 
 def _check_suppliers(settings: SynthesizeImagesSettings, suppliers: Mapping[str, Any], path: str) -> None:
     check_one_site(suppliers, path)
+    check_ema_width(settings.ema_width, settings.guidance, suppliers, path)
     if settings.guidance_weight != 1:
         check_guide(settings.guidance, suppliers, path)
 

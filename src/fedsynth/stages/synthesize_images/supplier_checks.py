@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsynth.errors import ConfigError
+from fedsynth.stages.diadm.spec import RAW
 from fedsynth.stages.same_images import check_made_of_same_images
 
 #: Inputs that must be made of the very training images whose rows the candidates name.
@@ -35,6 +36,25 @@ def check_one_site(suppliers: Mapping[str, Any], path: str) -> None:
             "conditioned on.",
             key=f"{path}.inputs.features",
         )
+
+
+def check_ema_width(ema_width: float | None, guidance: str, suppliers: Mapping[str, Any], path: str) -> None:
+    """Refuse an average that the denoiser, or a guide that the guidance reads, does not keep.
+
+    Raises:
+        ConfigError: Naming the widths there are.
+    """
+    if ema_width is None or ema_width == RAW:
+        return
+    for role in ("denoiser", "guide") if guidance in ("unconditional", "both") else ("denoiser",):
+        if role in suppliers and ema_width not in suppliers[role].settings.ema_widths:
+            widths = ", ".join(f"{width:g}" for width in suppliers[role].settings.ema_widths)
+            raise ConfigError(
+                f"{path}.ema_width must be one of {widths}, which {suppliers[role].name} keeps averages of "
+                f"(image_network.ema_widths), 0 for its raw weights, or null for its own, got {ema_width:g}. Set "
+                "image_sampler.ema_width.",
+                key=f"{path}.ema_width",
+            )
 
 
 def check_guide(guidance: str, suppliers: Mapping[str, Any], path: str) -> None:

@@ -27,7 +27,7 @@ class ClassifierSettings:
     resize_size: int = setting(minimum=16)
     class_weights: str = setting(one_of=("none", "balanced"))
     optimizer: str = setting(one_of=("adam", "adamw"))
-    learning_rate: float = setting(above=0.0)
+    learning_rate: float = setting(above=0.0, maximum=10.0)
     weight_decay: float = setting(minimum=0.0)
     schedule: str = setting(one_of=("constant", "cosine", "plateau"))
     plateau_factor: float = setting(above=0.0, below=1.0)
