@@ -137,7 +137,7 @@ def _how_to_read(content: ReportContent) -> str:
             else ""
         ),
         f"- {unit}",
-        "- **TSTR**: a classifier trained on synthetic latents (or real ones: the ceiling), tested on real"
+        "- **TSTR**: a classifier trained on synthetic records (or real ones: the ceiling), tested on real"
         " ones.",
         "- A t interval over three values is wide and may reach beyond 0 or 1: read it as “too few"
         " repetitions”.",
