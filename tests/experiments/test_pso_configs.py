@@ -162,7 +162,9 @@ def test_the_paper_s_experiment_shrinks_by_the_same_groups() -> None:
 
 
 def test_networks_are_changed_alone_too() -> None:
-    checked("experiment=pso_secure", "data=cxr_sites", "codec=sd_vae", "image_network=edm2_xs")
+    config = checked("experiment=pso_secure", "data=cxr_sites", "codec=sd_vae", "image_network=edm2_xs")
+    assert config["stages"]["diadm"]["style"] == "magnitude_preserving"
+    assert config["stages"]["image_codec"]["codec"]["name"] == "sd_vae"
 
 
 def test_without_leave_the_published_encoder_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
