@@ -199,7 +199,7 @@ def test_what_the_experiments_share_is_computed_once(other: str) -> None:
 def test_policies_choose_among_the_same_candidates() -> None:
     stages = planned(POLICIES)
     chosen = [stage for stage in stages.values() if stage.stage.kind == "select_images"]
-    assert len(chosen) == 10
+    assert len(chosen) == 12
     for stage in chosen:
         assert stage.inputs["candidates"] == "synthesize_images"
         assert stage.inputs["classifier"] == "tstr_real"
@@ -215,6 +215,20 @@ def test_a_policy_differs_from_the_default_in_what_it_is_named_after(policy: str
     default, own = vars(stages["diadm_features_filtered"].settings), vars(stages[f"select_{policy}"].settings)
     differing = {name: own[name] for name in own if own[name] != default[name]}
     assert differing == {"arm": f"diadm_features_{policy}", **DIFFERENCES[policy]}
+
+
+def test_soft_labels_differ_from_the_default_in_labels_and_number() -> None:
+    stages = planned(POLICIES)
+    default, one, more = (
+        vars(stages[name].settings)
+        for name in ("diadm_features_filtered", "select_soft_one", "diadm_features_soft")
+    )
+    assert {name for name in one if one[name] != default[name]} == {"arm", "labels"}
+    assert {name for name in more if more[name] != one[name]} == {
+        "arm",
+        "images_per_source",
+        "max_per_source",
+    }
 
 
 @pytest.mark.parametrize("option", ["paper", "released_code"])

@@ -18,6 +18,8 @@ from fedsynth.report.pso_systems import origin_of
         ("diadm_features_class_balanced", "diadm_features", "DiADM + features, class balanced"),
         ("real_site_0", "real", "real images, site 0"),
         ("diadm_features_filtered_site_12", "diadm_features", "DiADM + features, filtered, site 12"),
+        ("diadm_features_filtered_soft", "diadm_features", "DiADM + features, filtered, soft labels"),
+        ("data_sharing_soft", "data_sharing", "shared sets of all sites, soft labels"),
         ("realistic", None, None),
         ("fedmpa", None, None),
     ],
@@ -37,6 +39,12 @@ def test_filtered_sets_stand_beside_the_papers_filtered_row():
     assert paper_arm("diadm_features_x", is_filtered=True) == "diadm_features_filtered"
     assert paper_arm("diadm_features", is_filtered=False) == "diadm_features"
     assert paper_arm("data_sharing", is_filtered=True) == "data_sharing"
+
+
+def test_sets_with_soft_labels_stand_beside_no_row_of_the_paper():
+    for arm in ("diadm_features_filtered_soft", "data_sharing_soft", "data_sharing_soft_site_0"):
+        assert paper_arm(arm, is_filtered=True) not in SYSTEMS
+        assert paper_arm(arm, is_filtered=True) != "diadm_features_filtered"
 
 
 def test_tables_of_numbers_know_image_systems():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,11 +27,8 @@ STAGE = find_stage("cross_validation", "cross_validation")
 REAL = images(SPLITS["train"])
 
 
-def folds(
-    one: ImageSet, *, unit: str = "image", num_folds: int = 5, seed: int = 1, **changes: Any
-) -> torch.Tensor:
-    options = {"num_origins": len(REAL), "path": "stages.cv", **changes}
-    return folds_of(origins(one), REAL, num_folds=num_folds, unit=unit, seed=seed, **options)
+def folds(one: ImageSet, *, unit: str = "image", num_folds: int = 5, seed: int = 1) -> torch.Tensor:
+    return folds_of(origins(one), REAL, num_folds=num_folds, unit=unit, seed=seed, path="stages.cv")
 
 
 def test_folds_are_equal_in_size_and_a_function_of_the_seed() -> None:
@@ -63,13 +61,12 @@ def test_folds_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_folds must be at most the 18 patients"):
         folds(REAL, num_folds=19, unit="patient")
     far = dataclasses.replace(made(REAL), source=torch.arange(36) + 1)
-    with pytest.raises(DataError, match=r"made of row 36, but the real training images are 36"):
-        folds(far, unit="patient")
+    for unit in ("image", "patient"):
+        with pytest.raises(DataError, match=r"made of row 36, but the real training images are 36"):
+            folds(far, unit=unit)
     nameless = dataclasses.replace(REAL, patient=None)
     with pytest.raises(ConfigError, match="needs real images with patients"):
-        folds_of(
-            origins(REAL), nameless, num_folds=2, num_origins=36, unit="patient", seed=0, path="stages.cv"
-        )
+        folds_of(origins(REAL), nameless, num_folds=2, unit="patient", seed=0, path="stages.cv")
 
 
 def test_two_methods_have_a_wilcoxon_test_and_more_the_critical_difference() -> None:
@@ -189,10 +186,42 @@ def test_sets_that_do_not_fit_are_refused_before_training(
         methods.run("b", num_folds=4)
 
 
+def planned(kind: str, name: str, arm: str | None = None, **inputs: str) -> Any:
+    """A planned stage of a kind, as far as ``check_suppliers`` looks."""
+    one = supplier(name, arm, **inputs)
+    one.stage = SimpleNamespace(kind=kind)
+    return one
+
+
+IMAGES = planned("xray_images", "images", dataset="")
+OURS = planned("select_images", "select", "ours", images="images")
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+def test_methods_are_made_of_the_real_images_and_say_of_which(unit: str) -> None:
+    settings = tiny_settings("cross_validation", unit=unit)
+    for kind in ("vae_reconstruction", "source_images", "select_images"):
+        suppliers = {"images": IMAGES, "first": IMAGES, "second": planned(kind, "made", images="images")}
+        STAGE.check_suppliers(settings, suppliers, "stages.cv")
+    for bad, message in (
+        (
+            planned("data_sharing", "shared", first="select"),
+            r"images or a set made of it.*got shared, a union",
+        ),
+        (planned("select_images", "theirs", images="images_b"), r"got theirs, which is made of images_b"),
+        (planned("xray_images", "images_b"), r"got images_b, which is made of its own images"),
+    ):
+        suppliers = {"images": IMAGES, "first": IMAGES, "second": OURS, "third": bad}
+        with pytest.raises(ConfigError, match=message) as caught:
+            STAGE.check_suppliers(settings, suppliers, "stages.cv")
+        assert caught.value.key == "stages.cv.inputs.third"
+        assert f"unit={unit}" in str(caught.value)
+
+
 def test_names_are_checked_before_anything_runs() -> None:
     suppliers = {
-        "images": supplier("images"), "first": supplier("images"), "second": supplier("select", "ours"),
-        "third": supplier("select_b", "ours"),
+        "images": IMAGES, "first": IMAGES, "second": OURS,
+        "third": planned("select_images", "select_b", "ours", images="images"),
     }  # fmt: skip
     with pytest.raises(
         ConfigError, match=r"third must name a set .* got select_b, whose arm 'ours' is also that"

@@ -54,6 +54,16 @@ def test_the_union_holds_every_image_once_with_its_site(tmp_path: Path) -> None:
     assert list(notes["counts"].values()) == totals
 
 
+def test_soft_labels_of_some_sites_stand_beside_hard_ones_of_others(tmp_path: Path) -> None:
+    first, second, third = sites()
+    soft = torch.rand(len(second), 3, generator=torch.Generator().manual_seed(4)).softmax(1)
+    second = dataclasses.replace(second, soft_label=soft)
+    parts = [stored(tmp_path / f"s{k}", {"train": one}) for k, one in enumerate((first, second, third))]
+    union = read_image_set(share(tmp_path, *parts))
+    assert torch.equal(union.training_targets(), torch.cat([first.targets(), soft, third.targets()]))
+    assert torch.equal(union.label, torch.cat([first.label, second.label, third.label]))
+
+
 def test_sets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     first, second, _ = sites()
     good = stored(tmp_path / "good", {"train": first})

@@ -44,6 +44,18 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             assert (wanted is None and found is None) or torch.equal(wanted, found)
 
 
+def test_soft_labels_are_kept_and_are_what_is_trained_on(tmp_path: Path) -> None:
+    soft = torch.rand(6, 3, generator=torch.Generator().manual_seed(1)).softmax(1)
+    made = replace(images(), soft_label=soft)
+    stored = artifact(tmp_path / "a", {"images.safetensors": made.to_tensors()}, notes=made.describe())
+    read = read_image_set(stored)
+    assert torch.equal(read.training_targets(), soft)
+    assert torch.equal(read.rows(torch.tensor([4, 1])).training_targets(), soft[[4, 1]])
+    assert torch.equal(read.targets(), images().targets())
+    assert torch.equal(images().training_targets(), images().targets())
+    replace(multilabel(), soft_label=torch.full((3, 2), 0.9))  # labels are independent: no sum is asked for
+
+
 def test_rows_take_every_field_along() -> None:
     whole = images()
     order = torch.tensor([4, 1])
@@ -73,6 +85,11 @@ def test_targets_of_both_tasks_sum_to_the_counts() -> None:
         ({"task": "regression"}, "regression"),
         ({"task": MULTILABEL}, r"shape \[6, 3\]"),
         ({"source": torch.arange(5)}, "source must hold one number an image"),
+        ({"soft_label": torch.ones(6) / 3}, r"shape \[6, 3\]"),
+        ({"soft_label": torch.zeros(6, 3, dtype=torch.long)}, "floating point"),
+        ({"soft_label": torch.tensor([1.5, -0.5, 0.0]).expand(6, 3)}, r"in \[0, 1\]"),
+        ({"soft_label": torch.full((6, 3), float("nan"))}, r"in \[0, 1\]"),
+        ({"soft_label": torch.full((6, 3), 0.5)}, "sum to 1"),
         ({"patient": torch.zeros(6, 1)}, "patient must hold one number an image"),
     ],
 )

@@ -20,7 +20,7 @@ from tiny_candidates import (
     tiny_inputs,
 )
 from tiny_selection import by_source, pictures, probability, selected, selection_inputs, told
-from tiny_stages import equal, found, run_stage, stage_context, values
+from tiny_stages import artifact, equal, found, run_stage, stage_context, values
 from torch import Tensor
 
 from fedsynth.errors import ConfigError, DataError
@@ -115,6 +115,36 @@ def test_several_images_a_source_keep_the_mix_and_the_mask(
     assert all(row["emitted"] + row["missing"] == 2 * row["sources"] for row in table.values())
     unfiltered = selected(tmp_path / "c", inputs, filter="none", release=False, **wanted)
     assert read_image_set(unfiltered).counts() == dict.fromkeys(CLASSES, 2 * NUM_TRAIN // 3)
+
+
+def test_soft_labels_are_what_the_classifier_says_of_the_released_image(
+    tmp_path: Path, inputs: dict[str, Artifact]
+) -> None:
+    hard = read_image_set(selected(tmp_path / "hard", inputs))
+    soft = read_image_set(selected(tmp_path / "soft", inputs, labels="soft"))
+    for name in ("image", "label", "source"):
+        assert torch.equal(getattr(soft, name), getattr(hard, name))
+    assert hard.soft_label is None
+    assert soft.soft_label is not None
+    says = open_densenet(inputs["classifier"]).logits(soft.image).softmax(1)
+    torch.testing.assert_close(soft.soft_label, says)
+
+
+def test_soft_labels_are_averaged_over_the_classifiers_of_all_seeds(
+    tmp_path: Path, inputs: dict[str, Artifact]
+) -> None:
+    one = inputs["classifier"]
+    weights = one.load("classifier.safetensors")
+    other = {name: value.flip(0) if name.endswith("head.bias") else value for name, value in weights.items()}
+    other |= {"head.weight": weights["head.weight"].flip(0)}
+    files = {"classifier.safetensors": weights, "classifier-7.safetensors": other}
+    both = artifact(tmp_path / "both", files, notes=one.manifest["notes"])
+    both.manifest["settings"] = one.manifest["settings"] | {"seeds": [42, 7]}
+    soft = read_image_set(selected(tmp_path / "soft", inputs | {"classifier": both}, labels="soft"))
+    answers = [open_densenet(both, seed=seed).logits(soft.image).softmax(1) for seed in (42, 7)]
+    assert not torch.allclose(answers[0], answers[1])
+    assert soft.soft_label is not None
+    torch.testing.assert_close(soft.soft_label, (answers[0] + answers[1]) / 2)
 
 
 def test_without_filter_every_source_has_its_best_candidate(

@@ -98,6 +98,7 @@ def test_settings_that_contradict_each_other_are_refused_by_name(key: str, chang
     [
         ("inputs.reidentifier", {}, {"reidentifier": None}),
         ("inputs.classifier", {}, {"classifier": None}),
+        ("inputs.classifier", {"ranking": "first", "labels": "soft"}, {"classifier": None}),
         ("inputs.denoiser", {}, {"denoiser": changed("denoiser", name="other")}),
         ("inputs.guide", {}, {"candidates": changed("candidates", inputs=OWN | {"guide": "unconditional"})}),
         ("inputs.codec", {}, {"codec": changed("codec", inputs={"images": "images_b"})}),

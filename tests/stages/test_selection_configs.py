@@ -53,11 +53,11 @@ def planned(
     return {one.name: one for one in plan_stages(stages, TRAINER, planner_sources({}))}
 
 
-@pytest.mark.parametrize("selection", ["default", "paper", "released_code", "none"])
+@pytest.mark.parametrize("selection", ["default", "soft_labels", "paper", "released_code", "none"])
 @pytest.mark.parametrize("sampler", ["cpu", "paper"])
 def test_every_policy_composes_with_every_sampler(sampler: str, selection: str) -> None:
     stage = planned(sampler=sampler, selection=selection)["select_images"]
-    is_released = selection in ("default", "paper")
+    is_released = selection in ("default", "soft_labels", "paper")
     assert stage.side is Side.CLIENT
     assert stage.sensitivity is (Sensitivity.RELEASED if is_released else Sensitivity.PRIVATE)
     assert stage.price == ((math.inf, 0.0) if is_released else None)

@@ -61,6 +61,14 @@ def test_a_server_sees_images_labels_and_counts_and_nothing_else(
         seen.file("private/verdicts.safetensors")
 
 
+def test_soft_labels_leave_only_where_they_are_asked_for(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
+    seen = server_view(tmp_path, selected(tmp_path / "a", inputs, labels="soft", release=True))
+    assert set(seen.load("images.safetensors")) == {"train.image", "train.label", "train.soft_label"}
+    (said,) = [text for text in STAGE.uncovered(selection_settings(labels="soft")) if "soft labels" in text]
+    assert "no formal guarantee" in said
+    assert not any("soft labels" in text for text in STAGE.uncovered(selection_settings()))
+
+
 def test_the_server_that_joins_sites_learns_no_source(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
     whole = selected(tmp_path / "a", inputs)
     sites = {"first": server_view(tmp_path / "one", whole), "second": server_view(tmp_path / "two", whole)}

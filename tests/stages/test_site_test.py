@@ -248,8 +248,11 @@ def test_every_training_set_is_tested_on_every_site_once(table2: dict[str, Plann
             pairs.append((table2[one.inputs["classifier"]].inputs["train"], one.inputs["images"]))
     sites = [f"images_{site}" for site in range(3)]
     sets = [f"{name}_{site}" for name in ("images", "reconstruction", "filtered") for site in range(3)]
-    wanted = {(one, site) for one in (*sets, "shared") for site in sites} | {("shared", "images_all")}
-    assert len(pairs) == len(wanted) == 31
+    shared = ("shared", "shared_soft")
+    wanted = {(one, site) for one in (*sets, *shared) for site in sites} | {
+        (one, "images_all") for one in shared
+    }
+    assert len(pairs) == len(wanted) == 35
     assert set(pairs) == wanted
 
 

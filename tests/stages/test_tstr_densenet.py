@@ -93,10 +93,43 @@ def test_losses_are_those_of_torch_and_of_the_formula() -> None:
     torch.testing.assert_close(classification_loss(logits, target, "multilabel", weight), entries.mean())
 
 
+@pytest.mark.parametrize("weight", [[1.0, 1.0, 1.0], [0.5, 3.0, 2.0]])
+def test_the_loss_of_soft_labels_is_cross_entropy_with_its_gradient(weight: list[float]) -> None:
+    stream = torch.Generator().manual_seed(2)
+    logits = torch.randn(5, 3, generator=stream, dtype=torch.float64).requires_grad_()
+    soft = torch.randn(5, 3, generator=stream, dtype=torch.float64).softmax(1)
+    weights = torch.tensor(weight, dtype=torch.float64)
+    loss = classification_loss(logits, soft, "multiclass", weights)
+    torch_loss = torch.nn.functional.cross_entropy(logits, soft, weight=weights, reduction="sum")
+    torch.testing.assert_close(loss, torch_loss / (soft * weights).sum())
+    # Smallest where the classifier says what the labels say: there the gradient is 0 without class weights.
+    if weight == [1.0, 1.0, 1.0]:
+        at_labels = soft.log().requires_grad_()
+        classification_loss(at_labels, soft, "multiclass", weights).backward()
+        torch.testing.assert_close(at_labels.grad, torch.zeros_like(soft))
+
+
+def test_a_classifier_learns_from_soft_labels_where_there_are_any(tmp_path: Path, real: Artifact) -> None:
+    sets = real_sets()
+    train = sets["train"]
+    # Soft labels that name another class than the source's: the classifier follows them.
+    turned = dataclasses.replace(train, soft_label=train.targets().roll(1, dims=1) * 0.8 + 0.2 / 3)
+    hard = classify(tmp_path / "hard", real, real, seeds=[1]).load("scores.safetensors")
+    soft_set = stored(tmp_path / "soft", {"train": turned})
+    soft = classify(tmp_path / "tstr", soft_set, real, seeds=[1]).load("scores.safetensors")
+    true = sets["test"].targets()
+    assert roc_auc_score(true, hard["test.probability"], average="macro") > 0.8
+    assert roc_auc_score(true.roll(1, dims=1), soft["test.probability"], average="macro") > 0.8
+
+
 def test_balanced_weights_give_every_class_the_same_part_of_the_loss() -> None:
     one = images(36).rows(torch.arange(20))
     weight, count = balanced_weights(one), one.targets().sum(0)
     torch.testing.assert_close(weight * count, torch.full((3,), 20 / 3))
+    soft = dataclasses.replace(one, soft_label=one.targets() * 0.7 + 0.1)
+    torch.testing.assert_close(
+        balanced_weights(soft) * soft.training_targets().sum(0), torch.full((3,), 20 / 3)
+    )
     labels = images(30, task="multilabel")
     positive = labels.targets().sum(0)
     torch.testing.assert_close(balanced_weights(labels) * positive, 30 - positive)

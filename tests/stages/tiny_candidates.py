@@ -45,7 +45,8 @@ def selection_settings(**changes: Any) -> SelectImagesSettings:
         "seed": 42, "arm": "made", "filter": "mask", "ranking": "predicates", "scope": "source",
         "threshold_rule": "fixed", "threshold_value": 0.5, "threshold_by": "all", "train_share": 0.1,
         "guidance_weights": [1.0, 0.5], "guidance_step": None, "guidance_floor": None, "when_all_flagged": "drop",
-        "max_per_source": 3, "images_per_source": 1, "batch_norm": "eval", "release": True, "num_shown": 2,
+        "max_per_source": 3, "images_per_source": 1, "labels": "hard", "batch_norm": "eval",
+        "release": True, "num_shown": 2,
         "batch_size": 64, "sampling_batch_size": 64,
     }  # fmt: skip
     return SelectImagesSettings(**{**defaults, **changes})
@@ -159,7 +160,7 @@ def _classifier(folder: Path, train: ImageSet) -> Artifact:
         torch.manual_seed(8)
         network = build_network(shape, train.num_classes)
     made = artifact(folder, {CLASSIFIER: network.state_dict()}, notes=train.describe())
-    made.manifest["settings"] = shape
+    made.manifest["settings"] = shape | {"seeds": [42]}
     return made
 
 

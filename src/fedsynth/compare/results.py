@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fedsynth.compare.groups import Group
 from fedsynth.report import glossary
 from fedsynth.report.branches import is_variant
+from fedsynth.report.pso_emulation import EMULATED
+from fedsynth.report.pso_systems import emulated_arms
 from fedsynth.report.records import ReportRecord, collect_records
 
 #: Arms of single clients: they have a figure of their own.
@@ -102,7 +104,7 @@ def collect_results(groups: Sequence[Group]) -> Results:
     names = list(dict.fromkeys(name for records in by_group for name in records))
     order = {stage: index for index, stage in enumerate(dict.fromkeys(name[0] for name in names))}
     names.sort(key=lambda name: order[name[0]])  # rows only later groups have join their stage
-    titles = _unique_titles(names)
+    titles = _unique_titles(names, groups)
     rows = (
         ResultRow(*name, cells=tuple(records.get(name) for records in by_group), title=titles[name])
         for name in names
@@ -110,18 +112,39 @@ def collect_results(groups: Sequence[Group]) -> Results:
     return Results(tuple(rows))
 
 
-def _unique_titles(names: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+def _unique_titles(
+    names: Sequence[tuple[str, str, str]], groups: Sequence[Group]
+) -> dict[tuple[str, str, str], str]:
     """The report's titles. Of stages that share one (arms of other budgets have equal names), all but the one with
     the shortest name carry the stage's name."""
+    marked = _emulated_in(groups)
+    told = {(stage, arm): _title(stage, arm, marked.get(arm, ()), len(groups)) for stage, arm, _ in names}
     stages: dict[tuple[str, str], list[str]] = {}
     for stage, arm, metric in names:
-        stages.setdefault((glossary.row_title(stage, arm), metric), []).append(stage)
+        stages.setdefault((told[stage, arm], metric), []).append(stage)
     titles = {}
     for stage, arm, metric in names:
-        title = glossary.row_title(stage, arm)
+        title = told[stage, arm]
         is_plain = stage == min(stages[title, metric], key=len)
         titles[stage, arm, metric] = title if is_plain else f"{title} ({stage})"
     return titles
+
+
+def _emulated_in(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Arm → tags of the groups in which its images were chosen as the released code does it."""
+    found: dict[str, list[str]] = {}
+    for group in groups:
+        for arm in emulated_arms(group.runs):
+            found.setdefault(arm, []).append(group.tag)
+    return found
+
+
+def _title(stage: str, arm: str, tags: Sequence[str], num_groups: int) -> str:
+    """The report's title; where a set was chosen as in the released code in some groups only, it says in which."""
+    if len(tags) == num_groups:
+        return glossary.row_title(stage, arm, (arm,))
+    title = glossary.row_title(stage, arm)
+    return f"{title}; in {', '.join(tags)} {EMULATED}" if tags else title
 
 
 def _metric_rank(metric: str) -> int:

@@ -31,7 +31,7 @@ def build_image_encoder(
     allow_download: bool,
     image_size: int | None,
     path: str,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
 ) -> FrozenImageEncoder:
     """A frozen encoder by name.
 

@@ -37,7 +37,7 @@ def headline_table(content: ReportContent, *, with_interval: bool = True) -> Tab
     last: tuple[str, str] | None = None
     for record in content.headline:
         key = (record.stage, record.arm)
-        name = glossary.row_title(record.stage, record.arm)
+        name = glossary.row_title(record.stage, record.arm, content.emulated)
         row = ["" if key == last else name, glossary.metric_title(record.metric)]
         if content.has_paper:
             row.append(mean_and_sd(record.paper, record.paper_std) if with_interval else number(record.paper))

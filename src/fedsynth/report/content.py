@@ -11,6 +11,7 @@ from fedsynth.report.branches import compares_branches
 from fedsynth.report.gallery import Gallery, ReportFigure
 from fedsynth.report.glossary import FIRST_LOOK_METRICS, is_headline, metric_key
 from fedsynth.report.privacy_scope import ledger_entries, uncovered
+from fedsynth.report.pso_systems import emulated_arms
 from fedsynth.report.records import ReportRecord
 from fedsynth.report.runs import Run
 from fedsynth.report.section import Section
@@ -45,6 +46,11 @@ class ReportContent:
     @property
     def title(self) -> str:
         return ("SIMULATED — " if self.simulated else "") + f"Report: {self.runs[0].experiment}"
+
+    @cached_property
+    def emulated(self) -> frozenset[str]:
+        """Arms whose images were chosen as the released code does it: they may hold flagged candidates."""
+        return emulated_arms(self.runs)
 
     @cached_property
     def has_paper(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from fedsynth.report.branches import is_variant
+from fedsynth.report.pso_emulation import title_among
 from fedsynth.report.pso_names import image_title
 from fedsynth.report.system_names import is_main_system, system_stage_title, system_title
 
@@ -200,16 +202,23 @@ def is_score(stage: str) -> bool:
     return stage.startswith("score_")
 
 
-def row_title(stage: str, arm: str) -> str:
-    """``encoder: X-ray only``, ``TSTR: DP mixture``, ``FedMPA``; the stage's title when the number has no arm."""
+def row_title(stage: str, arm: str, emulated: Collection[str] = ()) -> str:
+    """``encoder: X-ray only``, ``TSTR: DP mixture``, ``FedMPA``; the stage's title when the number has no arm.
+
+    Args:
+        stage: Its name.
+        arm: Of the number.
+        emulated: Arms whose images were chosen as the released code does it (`pso_systems.emulated_arms`).
+    """
     if is_score(stage) and (title := system_title(arm)):
         return title
     prefix = "TSTR" if stage.startswith("tstr_") else STAGE_PREFIXES.get(stage, stage)
-    return f"{prefix}: {arm_title(arm)}" if arm else stage_title(stage)
+    return f"{prefix}: {arm_title(arm, emulated)}" if arm else stage_title(stage)
 
 
-def arm_title(name: str) -> str:
-    return ARM_TITLES.get(name) or system_title(name) or image_title(name) or name
+def arm_title(name: str, emulated: Collection[str] = ()) -> str:
+    title = ARM_TITLES.get(name) or system_title(name) or image_title(name) or name
+    return title_among(title, name, emulated)
 
 
 def metric_key(metric: str) -> str:

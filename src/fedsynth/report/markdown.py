@@ -103,8 +103,9 @@ def _comparison(records: Sequence[ReportRecord], content: ReportContent, *, with
     header += ["ours (mean ± SD)", "95 % CI", "seeds"] + ([f"ours {MINUS} paper"] if paper else [])
     rows, last = [], None
     for record in records:
-        name = glossary.row_title(record.stage, record.arm) if with_stage else glossary.arm_title(record.arm)
-        name = cell(name)
+        arm, emulated = record.arm, content.emulated
+        title = glossary.arm_title(arm, emulated)
+        name = cell(glossary.row_title(record.stage, arm, emulated) if with_stage else title)
         row = ["" if name == last else name, cell(glossary.metric_title(record.metric))]
         row += [mean_and_sd(record.paper, record.paper_std)] if paper else []
         row += [mean_and_sd(record.mean, record.std), interval(record), str(record.seeds)]
@@ -273,7 +274,7 @@ def _all_metrics(content: ReportContent) -> str:
         )
         if places:
             text = "; ".join(
-                f"{glossary.arm_title(arm)} {glossary.metric_title(name)}: {place}"
+                f"{glossary.arm_title(arm, content.emulated)} {glossary.metric_title(name)}: {place}"
                 for arm, name, place in places
             )
             parts.append(f"Places in the paper: {cell(text)}.")

@@ -16,6 +16,8 @@ SYSTEMS = {
     "data_sharing": "shared sets of all sites",
 }
 FILTERED = "filtered"
+#: In the name of an arm whose classifiers learn from what C_r says of each image: ours, not the paper's.
+SOFT = "soft"
 
 
 def base_of(arm: str) -> str | None:
@@ -29,13 +31,18 @@ def image_title(arm: str) -> str | None:
     base = base_of(arm)
     if base is None:
         return None
-    rest = arm.removeprefix(base).strip("_").replace("_site_", ", site ").replace("_", " ")
+    rest = arm.removeprefix(base).replace("_site_", ", site ").replace(f"_{SOFT}", ", soft labels")
+    rest = rest.strip("_, ").replace("_", " ")
     return SYSTEMS[base] + (f", {rest}" if rest else "")
 
 
 def paper_arm(arm: str, *, is_filtered: bool) -> str:
-    """The row of the paper an arm stands beside: ``diadm_features``, or ``diadm_features_filtered`` (the"
-    " paper's "Ours")."""
+    """The paper's row an arm stands beside: ``diadm_features``, or ``diadm_features_filtered`` (the paper's "Ours").
+
+    An arm with soft labels stands beside none: its own name is no row of the paper.
+    """
+    if f"_{SOFT}" in arm:
+        return arm
     base = base_of(arm) or arm
     return f"{base}_{FILTERED}" if is_filtered and base != "data_sharing" else base
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.report.paper import PaperValue, read_paper_values
+from fedsynth.report.pso_emulation import EMULATED, RELEASED_CODE, emulated_title
 from fedsynth.report.pso_names import FILTERED, SYSTEMS, image_rank, image_title, paper_arm
+from fedsynth.report.runs import Run
 from fedsynth.report.section import Material, Row
 
 Config = Mapping[str, Any]
-CLASSIFIER, SITE_TEST = "tstr_densenet", "site_test"
+CLASSIFIER, SITE_TEST, CROSS_VALIDATION = "tstr_densenet", "site_test", "cross_validation"
 #: Heading of numbers that the paper printed; they are of other data and networks.
 PAPER_HEADING = "paper"
 #: Real images again, as many as candidates were made of.
@@ -31,11 +33,16 @@ class Origin:
         title: In words: what generated them, and whether the identity filter chose among them.
         sites: Stages of real images behind them.
         is_filtered: Whether an identity filter chose among candidates.
+        is_emulated: Whether it did so (for some of them) as the released code does, and may have let flagged ones pass.
     """
 
     title: str
     sites: tuple[str, ...]
     is_filtered: bool = False
+    is_emulated: bool = False
+
+
+NOWHERE = Origin("", ())
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,9 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         found = [origin_of(config, stage, depth + 1) for stage in inputs.values()]
         sites = tuple(dict.fromkeys(site for origin in found if origin for site in origin.sites))
         is_filtered = bool(found) and all(origin is not None and origin.is_filtered for origin in found)
-        return Origin(f"shared sets of {len(sites)} sites", sites, is_filtered) if sites else None
+        is_emulated = any(origin is not None and origin.is_emulated for origin in found)
+        title = f"shared sets of {len(sites)} sites" + (f", {EMULATED}" if is_emulated else "")
+        return Origin(title, sites, is_filtered, is_emulated) if sites else None
     root = origin_of(config, inputs["images"], depth + 1) if "images" in inputs else None
     if root is None:
         return None
@@ -104,9 +113,35 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         return Origin(SYSTEMS["vae_reconstruction"], root.sites)
     if kind == "select_images":
         is_filtered = "reidentifier" in inputs and one.get("filter") != "none"
-        word = FILTERED if is_filtered else f"un{FILTERED}"
-        return Origin(f"{_generator(config, inputs)}, {word}", root.sites, is_filtered)
+        is_emulated = is_filtered and one.get("filter") == RELEASED_CODE
+        word = EMULATED if is_emulated else FILTERED if is_filtered else f"un{FILTERED}"
+        return Origin(f"{_generator(config, inputs)}, {word}", root.sites, is_filtered, is_emulated)
     return None
+
+
+def emulated_arms(runs: Iterable[Run]) -> frozenset[str]:
+    """Arms under which some stage of the runs states numbers about images chosen as the released code does it.
+
+    An arm is a name that the user gave, often one that ends in ``filtered``; what was done stands in the config.
+    """
+    return frozenset(
+        arm
+        for run in runs
+        for arm, name in _arms(run)
+        if (origin_of(run.config, name) or NOWHERE).is_emulated
+    )
+
+
+def _arms(run: Run) -> Iterator[tuple[str, str]]:
+    """(arm, stage that made the images it is about) of every stage that has an arm, or has several."""
+    for name in run.config.get("stages") or {}:
+        inputs = inputs_of(run.config, name)
+        if stage_config(run.config, name).get("stage") == SITE_TEST:
+            inputs = inputs_of(run.config, inputs.get("classifier", ""))
+        if arm := stage_config(run.config, name).get("arm"):
+            yield str(arm), inputs.get("train") or inputs.get("released") or name
+    for stage in run.of_kind(CROSS_VALIDATION):
+        yield from dict(stage.notes.get("stages") or {}).items()
 
 
 def _generator(config: Config, inputs: Mapping[str, str]) -> str:
@@ -163,6 +198,8 @@ def _label(arm: str, origin: Origin) -> str:
     title = image_title(arm)
     if title is None:
         return f"{origin.title} ({arm})"
+    if origin.is_emulated:
+        return emulated_title(title)
     return (
         f"{title}, {FILTERED}"
         if origin.is_filtered and FILTERED not in title and "shared" not in title

@@ -14,6 +14,9 @@ from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.stages.image_set_kinds import MULTICLASS, TASKS
 
 IMAGES_FILE = "images.safetensors"
+#: By how much the probabilities of an image may miss a sum of 1, of rounding.
+SUM_TOLERANCE = 1e-3
+FIELDS = ("image", "label", "patient", "source", "guidance", "soft_label")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,8 @@ class ImageSet:
         source: Of made images the row of the real training image each was made of; None for real ones, and where the
             reader is a server or the images are of several sites.
         guidance: Of synthetic images the guidance weight each was sampled with.
+        soft_label: Of made images what the classifier of their site says of each: probabilities of the classes, or of
+            each label. Where they are given, classifiers are trained on them; ``label`` stays that of the source.
 
     Raises:
         DataError: If types, shapes or lengths do not agree.
@@ -41,6 +46,7 @@ class ImageSet:
     patient: Int64[Tensor, " n"] | None = None
     source: Int64[Tensor, " n"] | None = None
     guidance: Float[Tensor, " n"] | None = None
+    soft_label: Float[Tensor, "n k"] | None = None
 
     def __post_init__(self) -> None:
         shape, wanted = tuple(self.label.shape), _label_shape(self)
@@ -58,6 +64,8 @@ class ImageSet:
             values = getattr(self, name)
             if values is not None and tuple(values.shape) != (len(self.image),):
                 raise DataError(f"{name} must hold one number an image, got shape {list(values.shape)}.")
+        if self.soft_label is not None:
+            _check_soft_label(self.soft_label, self)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -70,7 +78,7 @@ class ImageSet:
         """Some of the images, in the order of ``index`` (numbers or a mask)."""
         taken: dict[str, Any] = {
             name: None if (values := getattr(self, name)) is None else values[index]
-            for name in ("patient", "source", "guidance")
+            for name in ("patient", "source", "guidance", "soft_label")
         }
         return replace(self, image=self.image[index], label=self.label[index], **taken)
 
@@ -80,14 +88,17 @@ class ImageSet:
             return torch.nn.functional.one_hot(self.label, self.num_classes).float()
         return self.label.float()
 
+    def training_targets(self) -> Float[Tensor, "n k"]:
+        """What a classifier is trained on: the soft labels if there are any, else ``targets``."""
+        return self.targets() if self.soft_label is None else self.soft_label
+
     def counts(self) -> dict[str, int]:
         """Images of each class; of a multi-label task those with the label."""
         return dict(zip(self.classes, self.targets().sum(0).long().tolist(), strict=True))
 
     def to_tensors(self, split: str = "train") -> dict[str, Tensor]:
         """For safetensors, names prefixed by the split."""
-        fields = ("image", "label", "patient", "source", "guidance")
-        held = {name: getattr(self, name) for name in fields}
+        held = {name: getattr(self, name) for name in FIELDS}
         return {f"{split}.{name}": values for name, values in held.items() if values is not None}
 
     def describe(self) -> dict[str, Any]:
@@ -108,11 +119,21 @@ def read_image_set(artifact: Artifact, split: str = "train") -> ImageSet:
         raise DataError(
             f"stages.{artifact.stage} holds no {split} images, only {', '.join(held)}. Made images exist for train only."
         )
-    fields = {
-        name: tensors.get(f"{split}.{name}") for name in ("image", "label", "patient", "source", "guidance")
-    }
+    fields = {name: tensors.get(f"{split}.{name}") for name in FIELDS}
     return ImageSet(classes=tuple(notes["classes"]), task=notes["task"], **fields)  # type: ignore[arg-type]
 
 
 def _label_shape(images: ImageSet) -> tuple[int, ...]:
     return (len(images.image),) if images.task == MULTICLASS else (len(images.image), len(images.classes))
+
+
+def _check_soft_label(soft: Tensor, images: ImageSet) -> None:
+    wanted = [len(images.image), len(images.classes)]
+    if not soft.is_floating_point() or list(soft.shape) != wanted:
+        raise DataError(
+            f"soft_label must be floating point of shape {wanted}, got {soft.dtype} {list(soft.shape)}."
+        )
+    if not bool(((soft >= 0) & (soft <= 1)).all()):
+        raise DataError("soft_label must hold probabilities, in [0, 1], got values outside or NaN.")
+    if images.task == MULTICLASS and bool(((soft.sum(1) - 1).abs() > SUM_TOLERANCE).any()):
+        raise DataError("soft_label must sum to 1 over the classes of each image of a multi-class task.")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedsynth.errors import ArtifactError
 from fedsynth.report.gallery import ReportFigure
+from fedsynth.report.pso_emulation import title_among
 from fedsynth.report.pso_figures import rank_diagram
 from fedsynth.report.pso_names import image_title
+from fedsynth.report.pso_systems import emulated_arms
 from fedsynth.report.pso_tables import first_stage, percent
 from fedsynth.report.runs import StageResult
 from fedsynth.report.section import Material, Section
@@ -28,6 +30,7 @@ def cross_validation_section(material: Material) -> Section | None:
     if stage is None:
         return None
     scores, ranks = read_folds(stage)
+    titles = _titles(material, scores)
     text = [
         f"Each training set is cut into {ranks['num_folds']} folds; a classifier is trained without each fold and"
         " tested on"
@@ -37,9 +40,9 @@ def cross_validation_section(material: Material) -> Section | None:
         " so that p is descriptive: too small for a claim about new data.",
         _verdict(ranks),
         material.caption(f"Macro AUROC on real test images, percent, and mean rank.{material.first_run}"),
-        _ranks(ranks, scores),
+        _ranks(ranks, scores, titles),
         material.caption("Pairs, the better mean rank first."),
-        _pairs(ranks),
+        _pairs(ranks, titles),
     ]
     figure = ReportFigure(
         "pso_ranks",
@@ -48,8 +51,8 @@ def cross_validation_section(material: Material) -> Section | None:
         " dot on it;"
         f" it is dotted where it passes a method that does not belong to it.{material.first_run}",
         rank_diagram(
-            {_title(arm): rank for arm, rank in ranks["mean_ranks"].items()},
-            [[_title(arm) for arm in clique] for clique in ranks["cliques"]],
+            {titles[arm]: rank for arm, rank in ranks["mean_ranks"].items()},
+            [[titles[arm] for arm in clique] for clique in ranks["cliques"]],
             title="Mean ranks over folds",
             simulated=material.simulated,
         ),
@@ -83,8 +86,9 @@ def read_folds(stage: StageResult) -> tuple[dict[str, list[float]], dict[str, An
     return scores, ranks
 
 
-def _title(arm: str) -> str:
-    return image_title(arm) or arm
+def _titles(material: Material, arms: Iterable[str]) -> dict[str, str]:
+    emulated = emulated_arms(material.runs)
+    return {arm: title_among(image_title(arm) or arm, arm, emulated) for arm in arms}
 
 
 def _verdict(ranks: Mapping[str, Any]) -> str:
@@ -112,20 +116,20 @@ def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"
 
 
-def _ranks(ranks: Mapping[str, Any], scores: Mapping[str, list[float]]) -> str:
+def _ranks(ranks: Mapping[str, Any], scores: Mapping[str, list[float]], titles: Mapping[str, str]) -> str:
     rows = []
     for arm, rank in ranks["mean_ranks"].items():
         folds = np.array(scores[arm])
         rows.append(
-            [cell(_title(arm)), f"**{rank:.2f}**", percent(float(folds.mean()), float(folds.std(ddof=1)))]
+            [cell(titles[arm]), f"**{rank:.2f}**", percent(float(folds.mean()), float(folds.std(ddof=1)))]
         )
     return table(["method", "mean rank", "AUROC, mean ± SD over folds"], rows, right=(1, 2))
 
 
-def _pairs(ranks: Mapping[str, Any]) -> str:
+def _pairs(ranks: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     rows = [
         [
-            cell(f"{_title(pair['better'])} / {_title(pair['worse'])}"), _p(pair["p_value"]), _p(pair["adjusted_p"]),
+            cell(f"{titles[pair['better']]} / {titles[pair['worse']]}"), _p(pair["p_value"]), _p(pair["adjusted_p"]),
             "yes" if pair["is_distinguished"] else "no",
         ]
         for pair in ranks["pairs"]

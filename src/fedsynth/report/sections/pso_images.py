@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from fedsynth.report.figures import learning_curves
 from fedsynth.report.gallery import ReportFigure
+from fedsynth.report.pso_emulation import title_among
 from fedsynth.report.pso_names import image_title
 from fedsynth.report.pso_pictures import image_pairs
-from fedsynth.report.pso_systems import inputs_of, origin_of
+from fedsynth.report.pso_systems import emulated_arms, inputs_of, origin_of
 from fedsynth.report.pso_tables import first_stage
 from fedsynth.report.runs import StageResult
 from fedsynth.report.section import Material, Section
@@ -93,16 +94,19 @@ def by_class(stage: StageResult) -> dict[str, Array]:
     return found
 
 
-def _line_name(stage: StageResult, taken: Mapping[str, object]) -> str:
+def _line_name(stage: StageResult, taken: Mapping[str, object], emulated: Collection[str]) -> str:
     """The title of the stage's arm, unless another line has it (other sites); else the stage's name."""
     arms = {str(row.get("arm") or "") for row in stage.metrics}
-    title = image_title(arms.pop()) if len(arms) == 1 else None
-    return stage.name if title is None or title in taken else title
+    arm = arms.pop() if len(arms) == 1 else ""
+    title = image_title(arm)
+    told = None if title is None else title_among(title, arm, emulated)
+    return stage.name if told is None or told in taken else told
 
 
 def _curves(material: Material) -> ReportFigure | None:
     """Loss of every network by epoch, one panel a kind."""
     panels: dict[str, dict[str, tuple[Array, Array]]] = {}
+    emulated = emulated_arms(material.runs)
     for kind, (title, metrics) in HISTORIES.items():
         for stage in material.runs[0].of_kind(kind):
             try:
@@ -116,7 +120,7 @@ def _curves(material: Material) -> ReportFigure | None:
                 y = np.array(
                     [np.nan if row.get(metric) is None else row[metric] for row in rows], dtype=float
                 )
-                lines[_line_name(stage, lines)] = (x[np.isfinite(y)], y[np.isfinite(y)])
+                lines[_line_name(stage, lines, emulated)] = (x[np.isfinite(y)], y[np.isfinite(y)])
     if not panels:
         return None
     return ReportFigure(

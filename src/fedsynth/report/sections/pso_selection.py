@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.report.gallery import ReportFigure
+from fedsynth.report.pso_emulation import RELEASED_CODE, emulated_title
 from fedsynth.report.pso_names import FILTERED, image_rank, image_title
 from fedsynth.report.pso_pictures import verdict_grid
 from fedsynth.report.pso_systems import CLASSIFIER, image_systems, stage_config
@@ -19,6 +20,10 @@ from fedsynth.report.tables import DASH, cell, table
 
 KIND = "select_images"
 COUNTS = (("kept", "kept"), ("dropped", "dropped"), ("refilled", "refilled"), ("rounds", "rounds"))
+EMULATION = (
+    "**Released-code filter**: that code only adds 1 to the loss of a flagged candidate, so that one may be chosen all"
+    " the same. What is said here of refusing does not hold for such a set: it may hold flagged candidates."
+)
 #: Sets of held-out pairs: the one that chose the threshold, and one that chose nothing.
 CHOSE, TESTED = "validation", "test"
 
@@ -31,6 +36,7 @@ class Selection:
     arm: str
     label: str
     is_filtered: bool
+    is_emulated: bool = False
 
 
 def selection_section(material: Material) -> Section | None:
@@ -46,6 +52,7 @@ def selection_section(material: Material) -> Section | None:
         " a floor; what still fails is dropped, and may be refilled by unrefused candidates of other images of"
         " its class."
         " A candidate that passes has not been re-identified **by this network**: that is no proof of privacy.",
+        EMULATION if any(one.is_emulated for one in found) else "",
         *(_unrecognizing(material, one) for one in found),
         material.caption(f"Policies.{_reading(material)}"),
         _policies(material, found),
@@ -64,10 +71,13 @@ def selections(material: Material) -> list[Selection]:
         config = stage_config(material.runs[0].config, name)
         arms = [record.arm for record in material.records if record.stage == name]
         arm = str(config.get("arm") or (arms[0] if arms else name))
-        is_filtered = config.get("filter") != "none"
-        label = image_title(arm) or arm
-        word = FILTERED if is_filtered else f"un{FILTERED}"
-        found.append(Selection(name, arm, label if FILTERED in label else f"{label}, {word}", is_filtered))
+        kind = config.get("filter")
+        is_filtered, is_emulated = kind != "none", kind == RELEASED_CODE
+        label, word = image_title(arm) or arm, FILTERED if is_filtered else f"un{FILTERED}"
+        told = label if FILTERED in label else f"{label}, {word}"
+        found.append(
+            Selection(name, arm, emulated_title(label) if is_emulated else told, is_filtered, is_emulated)
+        )
     return sorted(found, key=lambda one: (*image_rank(one.arm), one.stage))
 
 

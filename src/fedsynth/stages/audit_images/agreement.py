@@ -13,7 +13,11 @@ from fedsynth.stages.audit_images.spaces import Space
 
 
 def torchmetrics_fid(
-    records: AuditRecords, space: Space, features: Artifact, batch_size: int, device: str = "cpu"
+    records: AuditRecords,
+    space: Space,
+    features: Artifact,
+    batch_size: int,
+    device: str | torch.device = "cpu",
 ) -> dict[str, float]:
     """FID of released images to the training images looked at, by torchmetrics from the images themselves, and ours.
 

@@ -21,8 +21,8 @@ from fedsynth.stages.audit_images.records import AuditRecords
 from fedsynth.stages.audit_images.spaces import Space, make_space
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
 from fedsynth.stages.audit_images.table import Row, proportion_row
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.out_of_memory import with_smaller_batches
-from fedsynth.stages.pseudo_features.stored import inference_device
 from fedsynth.stages.reidentifier.trained import open_reidentifier
 
 SPACE = "reidentifier"
@@ -51,7 +51,7 @@ class Embedded:
     """
 
     network: Reidentifier
-    device: str
+    device: torch.device
     point: OperatingPoint
     space: Space
 
@@ -68,7 +68,7 @@ def embed(
 ) -> Embedded:
     """Embed every image once."""
     artifact = inputs["reidentifier"]
-    device = inference_device(context)
+    device = computing_device(context)
     network = open_reidentifier(artifact, device=device)
     pairs = artifact.load(CALIBRATION_FILE)
     rule: Any = settings.threshold_rule

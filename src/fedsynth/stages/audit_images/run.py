@@ -21,8 +21,8 @@ from fedsynth.stages.audit_images.singling_out import singling_out
 from fedsynth.stages.audit_images.spaces import Space, open_spaces
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
 from fedsynth.stages.audit_images.table import Row
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.pseudo_features.spec import CLASSIFIER
-from fedsynth.stages.pseudo_features.stored import inference_device
 from fedsynth.stages.reidentifier.trained import check_strangers
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def _agreement(
     features: Artifact,
     context: StageContext,
 ) -> list[Metric]:
-    found = torchmetrics_fid(records, space, features, settings.batch_size, inference_device(context))
+    found = torchmetrics_fid(records, space, features, settings.batch_size, computing_device(context))
     return [Metric(settings.arm, name, value, settings.seed) for name, value in found.items()]
 
 

@@ -17,13 +17,9 @@ from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import StageContext
 from fedsynth.stages.audit_images.records import AuditRecords
 from fedsynth.stages.audit_images.spec import AuditImagesSettings
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.pseudo_features.pieces import encode_pieces
-from fedsynth.stages.pseudo_features.stored import (
-    FEATURES_FILE,
-    ClassifierEncoder,
-    inference_device,
-    open_encoder,
-)
+from fedsynth.stages.pseudo_features.stored import FEATURES_FILE, ClassifierEncoder, open_encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +63,7 @@ def open_spaces(
     Raises:
         DataError: Stored features are not those of the real images.
     """
-    device = inference_device(context)
+    device = computing_device(context)
     stored = inputs["features"].load(FEATURES_FILE)
     for split, images in records.real.items():
         _check_length(stored[f"{split}.feature"], len(images), split, inputs)

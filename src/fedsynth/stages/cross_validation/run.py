@@ -91,12 +91,11 @@ def _folds(
         images = read_image_set(inputs[role])
         check_same_task(images, real["test"], inputs[role].stage)
         rows[role], targets[role] = origins(images), images.targets()
-    num = max(len(real["train"]), *(int(row.max()) + 1 for row in rows.values()))
     found = {}
     for role, row in rows.items():
         found[role] = folds_of(
-            row, real["train"], num_folds=settings.num_folds, num_origins=num, unit=settings.unit,
-            seed=settings.seed, path=f"stages.{context.name}",
+            row, real["train"], num_folds=settings.num_folds, unit=settings.unit, seed=settings.seed,
+            path=f"stages.{context.name}",
         )  # fmt: skip
         for fold in range(settings.num_folds):
             left = targets[role][found[role] != fold].any(0).sum() if len(row) else 0

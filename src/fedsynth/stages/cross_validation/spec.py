@@ -9,6 +9,7 @@ from typing import Any
 from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.compared_systems import check_own_arms
 from fedsynth.stages.image_set_kinds import IMAGE_SETS, REAL_IMAGES
 from fedsynth.stages.tstr_densenet.classifier_settings import ClassifierSettings
 
@@ -17,6 +18,8 @@ FURTHER = (
 )  # fmt: skip
 METHODS = ("first", "second", *FURTHER)
 IMAGE, PATIENT = "image", "patient"
+#: Stages whose images come without the rows they were made of.
+UNIONS = ("data_sharing",)
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,44 @@ def arm_of(settings: Any, name: str) -> str:
 
 
 def _check_suppliers(settings: CrossValidationSettings, suppliers: Mapping[str, Any], path: str) -> None:
-    """Every method by a name of its own."""
-    roles = [role for role in METHODS if role in suppliers]
-    if settings.arms is not None:
-        if len(settings.arms) != len(roles) or len(set(settings.arms)) < len(roles):
-            raise ConfigError(
-                f"{path}.arms must name the {len(roles)} methods, each differently, got {settings.arms}.",
-                key=f"{path}.arms",
+    """Every method made of the same real images, by a name of its own."""
+    methods = {role: suppliers[role] for role in METHODS if role in suppliers}
+    _check_sources(settings, suppliers["images"].name, methods, path)
+    if settings.arms is None:
+        check_own_arms(
+            methods, path, "set", arm_of=lambda one: arm_of(one.settings, one.name),
+            remedy=f"Name them all: {path}.arms=[…].",
+        )  # fmt: skip
+    elif len(settings.arms) != len(methods) or len(set(settings.arms)) < len(methods):
+        raise ConfigError(
+            f"{path}.arms must name the {len(methods)} methods, each differently, got {settings.arms}.",
+            key=f"{path}.arms",
+        )
+
+
+def _check_sources(
+    settings: CrossValidationSettings, images: str, methods: Mapping[str, Any], path: str
+) -> None:
+    """A method whose images are not known to be made of rows of ``images`` would leave out others than the rest."""
+    for role, one in methods.items():
+        if one.stage.kind in UNIONS:
+            fault = (
+                f"a union ({one.stage.kind}), which tells nobody what its images were made of: neither by image nor by "
+                "patient would a fold leave out what it leaves out of the other methods. Name the set of one site; "
+                "compare a union by tstr_densenet, site_test and auroc_gap"
             )
-        return
-    seen: dict[str, str] = {}
-    for role in roles:
-        arm = arm_of(suppliers[role].settings, suppliers[role].name)
-        other = seen.setdefault(arm, role)
-        if other != role:
-            raise ConfigError(
-                f"{path}.inputs.{role} must name a set with an arm of its own, got {suppliers[role].name}, whose arm "
-                f"{arm!r} is also that of {other}. Name them all: {path}.arms=[…].",
-                key=f"{path}.inputs.{role}",
+        elif one.name != images and one.inputs.get("images") != images:
+            fault = (
+                f"which is made of {one.inputs.get('images') or 'its own images'}: its rows are other images than those "
+                f"of {images}, and so would its folds be. Name a set of the same site"
             )
+        else:
+            continue
+        raise ConfigError(
+            f"{path}.inputs.{role} must name {images} or a set made of it, for folds by {settings.unit} "
+            f"(unit={settings.unit}), got {one.name}, {fault}.",
+            key=f"{path}.inputs.{role}",
+        )
 
 
 STAGE = Stage(

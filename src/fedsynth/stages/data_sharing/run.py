@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from fedsynth.errors import DataError
 from fedsynth.pipeline.artifacts import Artifact
@@ -29,6 +30,7 @@ def run(settings: DataSharingSettings, inputs: Mapping[str, Artifact], context: 
         label=torch.cat([one.label for one in sets]),
         classes=sets[0].classes,
         task=sets[0].task,
+        soft_label=_soft_labels(sets),
     )
     site = torch.arange(len(sets)).repeat_interleave(torch.tensor([len(one) for one in sets]))
     context.save(IMAGES_FILE, {**union.to_tensors(), "train.site": site})
@@ -43,6 +45,13 @@ def run(settings: DataSharingSettings, inputs: Mapping[str, Artifact], context: 
     ]
     notes = {**union.describe(), "site": sites, "num_images": len(union), "counts": union.counts()}
     return Outcome(notes=notes)
+
+
+def _soft_labels(sets: Sequence[ImageSet]) -> Tensor | None:
+    """Of all images, 0 and 1 for the sites that shared none; None if no site did."""
+    if all(one.soft_label is None for one in sets):
+        return None
+    return torch.cat([one.training_targets() for one in sets])
 
 
 def _check_alike(artifacts: Sequence[Artifact], sets: Sequence[ImageSet]) -> None:

@@ -12,10 +12,11 @@ from torch.nn.functional import normalize
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.image_set import read_image_set
 from fedsynth.stages.joined_features.spec import JoinedFeaturesSettings
 from fedsynth.stages.out_of_memory import with_smaller_batches
-from fedsynth.stages.pseudo_features.stored import FEATURES_FILE, inference_device
+from fedsynth.stages.pseudo_features.stored import FEATURES_FILE
 from fedsynth.stages.tstr_densenet.trained import open_densenet
 
 SPLITS = ("train", "val", "test")
@@ -39,7 +40,7 @@ def join(
 def run(settings: JoinedFeaturesSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """``features.safetensors`` of the same form as that of ``pseudo_features``, rows of length 1."""
     stored = inputs["features"].load(FEATURES_FILE)
-    classifier = open_densenet(inputs["classifier"], inference_device(context))
+    classifier = open_densenet(inputs["classifier"], computing_device(context))
     key = f"stages.{context.name}.batch_size"
     seen: dict[str, Tensor] = {}
     batch_size = settings.batch_size

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.image_set import read_image_set
 from fedsynth.stages.pseudo_features.pieces import encode_pieces
 from fedsynth.stages.pseudo_features.spec import PseudoFeaturesSettings
-from fedsynth.stages.pseudo_features.stored import FEATURES_FILE, inference_device, make_encoder
+from fedsynth.stages.pseudo_features.stored import FEATURES_FILE, make_encoder
 
 SPLITS = ("train", "val", "test")
 
@@ -19,7 +20,7 @@ SPLITS = ("train", "val", "test")
 def run(settings: PseudoFeaturesSettings, inputs: Mapping[str, Artifact], context: StageContext) -> Outcome:
     """Raw features of the training, validation and test images, in the order of the images."""
     encoder = make_encoder(
-        settings, inputs.get("classifier"), f"stages.{context.name}", inference_device(context)
+        settings, inputs.get("classifier"), f"stages.{context.name}", computing_device(context)
     )
     tensors: dict[str, Tensor] = {}
     batch_size = settings.batch_size

@@ -10,7 +10,6 @@ from fedsynth.errors import ArtifactError, ConfigError
 from fedsynth.models.image_encoder import ImageEncoder, check_digest, check_gray
 from fedsynth.models.image_encoder_networks import build_image_encoder
 from fedsynth.pipeline.artifacts import Artifact
-from fedsynth.pipeline.stage import StageContext
 from fedsynth.stages.pseudo_features.spec import CLASSIFIER, PseudoFeaturesSettings
 from fedsynth.stages.tstr_densenet.trained import open_densenet
 
@@ -27,7 +26,7 @@ class ClassifierEncoder:
 
     name = CLASSIFIER
 
-    def __init__(self, artifact: Artifact, device: str = "cpu") -> None:
+    def __init__(self, artifact: Artifact, device: str | torch.device = "cpu") -> None:
         self._network = open_densenet(artifact, device=device)
         #: The key of the artifact in place of a digest: it stands for these very weights.
         self.weights_sha256 = artifact.key
@@ -40,7 +39,10 @@ class ClassifierEncoder:
 
 
 def make_encoder(
-    settings: PseudoFeaturesSettings, classifier: Artifact | None, path: str, device: str = "cpu"
+    settings: PseudoFeaturesSettings,
+    classifier: Artifact | None,
+    path: str,
+    device: str | torch.device = "cpu",
 ) -> ImageEncoder:
     """The encoder that settings name.
 
@@ -72,7 +74,9 @@ def make_encoder(
     return encoder
 
 
-def open_encoder(artifact: Artifact, classifier: Artifact | None, device: str = "cpu") -> ImageEncoder:
+def open_encoder(
+    artifact: Artifact, classifier: Artifact | None, device: str | torch.device = "cpu"
+) -> ImageEncoder:
     """The very encoder that made the features of an artifact.
 
     Args:
@@ -100,9 +104,3 @@ def open_encoder(artifact: Artifact, classifier: Artifact | None, device: str = 
             "compute the features again."
         )
     return encoder
-
-
-def inference_device(context: StageContext) -> str:
-    """Where a stage that trains nothing runs its networks: the GPU if the trainer may use one and there is one."""
-    wants_gpu = context.trainer.get("accelerator", "cpu") in ("auto", "gpu", "cuda")
-    return "cuda" if wants_gpu and torch.cuda.is_available() else "cpu"

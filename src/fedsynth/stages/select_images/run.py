@@ -17,17 +17,18 @@ from fedsynth.errors import ConfigError, DataError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import PRIVATE, Outcome, StageContext
 from fedsynth.selection.groups import label_groups
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.image_codec.stored import open_codec
 from fedsynth.stages.image_set import ImageSet, read_image_set
 from fedsynth.stages.reidentifier.trained import check_strangers, open_reidentifier
-from fedsynth.stages.select_images.emission import Emission, emission
+from fedsynth.stages.select_images.emission import emission
 from fedsynth.stages.select_images.recognition import (
     equal_probabilities,
     missed_everybody,
     refuse_to_release,
 )
-from fedsynth.stages.select_images.released import release_order, save_released
-from fedsynth.stages.select_images.rounds import Round, Shard, judge, play, read_latents
+from fedsynth.stages.select_images.released import release_order, released_set, save_released
+from fedsynth.stages.select_images.rounds import Shard, judge, play, read_latents
 from fedsynth.stages.select_images.scoring import CandidateScorer
 from fedsynth.stages.select_images.spec import NO_FILTER, SelectImagesSettings
 from fedsynth.stages.select_images.tables import (
@@ -38,13 +39,14 @@ from fedsynth.stages.select_images.tables import (
 )
 from fedsynth.stages.select_images.thresholds import Thresholds, choose_thresholds
 from fedsynth.stages.select_images.verdicts import verdict_tensors
-from fedsynth.stages.synthesize_images.networks import device_of, open_sampler
+from fedsynth.stages.synthesize_images.networks import open_sampler
 from fedsynth.stages.synthesize_images.pieces import finished, make_pieces
 from fedsynth.stages.synthesize_images.progress import ImageProgress
 from fedsynth.stages.tstr_densenet.trained import open_densenet
 
 POLICY = (
-    "filter", "ranking", "scope", "when_all_flagged", "max_per_source", "images_per_source", "batch_norm", "release",
+    "filter", "ranking", "scope", "when_all_flagged", "max_per_source", "images_per_source", "labels", "batch_norm",
+    "release",
 )  # fmt: skip
 
 
@@ -80,7 +82,7 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
     group, names = label_groups(images.targets()[rows], images.classes)
     advice = nothing_passes(settings, rounds, thresholds, group, names)
     emitted = emission(settings, rounds, group, names, advice)
-    made = _pictures(rounds, emitted, scorer, images)
+    made = released_set(settings, rounds, emitted, scorer, images, inputs.get("classifier"))
     made = made.rows(release_order(images, len(made), settings.seed))
     save_released(made, context)
     if shown := verdict_tensors(rounds, emitted, group, settings.num_shown, scorer, images):
@@ -224,8 +226,8 @@ def _scorer(
     rows: Tensor,
     context: StageContext,
 ) -> CandidateScorer:
-    device = device_of(context)
-    classifier = open_densenet(inputs["classifier"], str(device)) if "classifier" in inputs else None
+    device = computing_device(context)
+    classifier = open_densenet(inputs["classifier"], device) if "classifier" in inputs else None
     if classifier is not None and classifier.classes != images.classes:
         raise ConfigError(
             f"stages.{context.name}.inputs.classifier knows the classes {', '.join(classifier.classes)}, but the images "
@@ -274,23 +276,3 @@ def _thresholds(
         return replace(found, fault=blind)
     refuse_to_release(settings, fault := missed_everybody(calibration, found, images.classes), stage)
     return replace(found, fault=fault)
-
-
-def _pictures(
-    rounds: Sequence[Round], emitted: Emission, scorer: CandidateScorer, images: ImageSet
-) -> ImageSet:
-    """The images of the emitted candidates, with the labels of their sources."""
-    picture = torch.empty(len(emitted), *images.image.shape[1:], dtype=torch.uint8)
-    for number, one in enumerate(rounds):
-        entries = (emitted.round == number).nonzero()[:, 0]
-        if len(entries):
-            latent = one.latents(emitted.position[entries], emitted.candidate[entries])
-            picture[entries] = scorer.pictures(latent)
-    return ImageSet(
-        image=picture,
-        label=images.label[emitted.source],
-        classes=images.classes,
-        task=images.task,
-        source=emitted.source,
-        guidance=emitted.weight,
-    )

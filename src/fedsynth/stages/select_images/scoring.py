@@ -118,12 +118,14 @@ class CandidateScorer:
         return self._fitting(lambda size: network.embed(image, size))
 
     def _predicates(self, image: Tensor) -> Tensor:
-        """Softmax over classes, or a sigmoid a label."""
         assert self.classifier is not None
-        network = self.classifier
-        return self._fitting(
-            lambda size: network.probability(image, size)
-        )  # fidelity: predicate-probabilities
+        return self.answers_of(self.classifier, image)  # fidelity: predicate-probabilities
+
+    def answers_of(
+        self, classifier: TrainedDenseNet, image: UInt8[Tensor, "n k i j"]
+    ) -> Float[Tensor, "n l"]:
+        """What a classifier says of images: softmax over classes, or a sigmoid a label."""
+        return self._fitting(lambda size: classifier.probability(image, size))
 
     def _fitting(self, work: Callable[[int], Tensor]) -> Tensor:
         result, self.batch_size = with_smaller_batches(work, self.batch_size, self.key)

@@ -19,6 +19,8 @@ from fedsynth.stages.synthesize_images.supplier_checks import check_guide, check
 #: How images without an allowed candidate are made up for.
 DROP, CLASS_BALANCED, TRUE_MIX = "drop", "class_balanced", "true_mix"
 MASK, RELEASED_CODE, NO_FILTER = "mask", "released_code", "none"
+#: What is released beside each image: the labels of its source, or also what C_r says of the image.
+HARD, SOFT = "hard", "soft"
 #: How the name of an arm ends that passed a filter, and of one that did not.
 FILTERED, UNFILTERED = "filtered", "unfiltered"
 
@@ -40,6 +42,7 @@ class SelectImagesSettings:
     when_all_flagged: str = setting(one_of=(DROP, CLASS_BALANCED, TRUE_MIX))
     max_per_source: int = setting(minimum=1)
     images_per_source: int = setting(minimum=1)
+    labels: str = setting(one_of=(HARD, SOFT))
     batch_norm: str = setting(one_of=("eval", "train"))
     release: bool = setting()
     num_shown: int = setting(minimum=0)
@@ -135,6 +138,11 @@ def _check_suppliers(settings: SelectImagesSettings, suppliers: Mapping[str, Any
             settings.ranking != "first",
             "ranking=predicates asks it; say selection.ranking=first",
         ),
+        (
+            "classifier",
+            settings.labels == SOFT,
+            "labels=soft asks it; say selection.labels=hard",
+        ),
     ):
         if needed and role not in suppliers:
             raise ConfigError(
@@ -177,13 +185,17 @@ def _price(settings: SelectImagesSettings) -> tuple[float, float] | None:
 def _uncovered(settings: SelectImagesSettings) -> tuple[str, ...]:
     if not settings.release:
         return ("everything: this arm is kept from the server",)
-    how = (
+    how: tuple[str, ...] = (
         "the synthetic images: each is generated from a private image by networks trained on private images; no "
         "formal guarantee",
         "the number of images of each class: it tells how many training images of a class passed, or how many there are",
         "which images resemble each other: those made of one training image, or of one patient's",
         "the settings of the selection; sources, verdicts, thresholds and shares refused are not shown to a server",
     )
+    if settings.labels == SOFT:
+        how += (
+            "the soft labels: a classifier trained on the private images wrote them; no formal guarantee",
+        )
     if settings.filter == NO_FILTER:
         return (*how, "no identity filter: images may show the people of the training set")
     return (

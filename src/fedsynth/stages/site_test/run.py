@@ -10,11 +10,12 @@ from fedsynth.errors import DataError
 from fedsynth.evaluation.macro_auroc import both_kinds
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import Outcome, StageContext
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.image_set import ImageSet, read_image_set
 from fedsynth.stages.site_test.spec import SiteTestSettings
 from fedsynth.stages.tstr_densenet.fitting import images_digest
 from fedsynth.stages.tstr_densenet.run import SCORES
-from fedsynth.stages.tstr_densenet.scoring import device_of, patients, test_metrics, viewed_probability
+from fedsynth.stages.tstr_densenet.scoring import patients, test_metrics, viewed_probability
 from fedsynth.stages.tstr_densenet.trained import open_densenet
 
 
@@ -36,7 +37,7 @@ def run(settings: SiteTestSettings, inputs: Mapping[str, Artifact], context: Sta
     _check_unseen(artifact, test, inputs["images"].stage)
     seeds, rows = trained_as["seeds"], []
     for seed in seeds:
-        trained = open_densenet(artifact, device_of(context), seed)
+        trained = open_densenet(artifact, computing_device(context), seed)
         rows.append(viewed_probability(
             trained, test, test_views=trained_as["test_views"], resize_size=trained_as["resize_size"],
             batch_size=settings.evaluation_batch_size, context=context,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from fedsynth.diffusion.lerp_guidance import GuidanceSettings
 from fedsynth.errors import DataError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.stage import StageContext
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.diadm.trained import conditions, open_denoiser
 from fedsynth.stages.image_codec.stored import open_codec
 from fedsynth.stages.image_set import ImageSet
@@ -46,7 +46,7 @@ def open_sampler(
     Raises:
         DataError: If there are not as many features as images.
     """
-    device = device_of(context)
+    device = computing_device(context)
     interval = values["guidance_interval"]
     guidance = GuidanceSettings(kind=values["guidance"], interval=tuple(interval) if interval else None)
     features = (
@@ -76,14 +76,6 @@ def open_sampler(
         key=key,
         device=device,
     )
-
-
-def device_of(context: StageContext) -> torch.device:
-    """Where this process computes: its own GPU if the trainer's accelerator says so and there is one."""
-    accelerator = context.trainer.get("accelerator") or "auto"
-    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("mps" if accelerator == "mps" else "cpu")
 
 
 def _denoiser(

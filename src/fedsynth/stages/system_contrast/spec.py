@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsynth.errors import ConfigError
 from fedsynth.pipeline.settings import setting
 from fedsynth.pipeline.stage import Sensitivity, Side, Stage, always
+from fedsynth.stages.compared_systems import check_comparable
 
 #: Roles of the baselines after the first; which is which does not matter, each carries its own arm.
 MORE_BASELINES = tuple(f"baseline_{number}" for number in range(2, 17))
@@ -23,24 +23,7 @@ class SystemContrastSettings:
 
 def _check_suppliers(settings: SystemContrastSettings, suppliers: Mapping[str, Any], path: str) -> None:
     """Systems of one data set, each named by an arm of its own."""
-    candidate = suppliers["candidate"]
-    arms = {candidate.settings.arm: "candidate"}
-    for role, system in suppliers.items():
-        if role == "candidate":
-            continue
-        if system.inputs["clients"] != candidate.inputs["clients"]:
-            raise ConfigError(
-                f"{path}.inputs.{role} must name a system of {candidate.inputs['clients']}, the records of the "
-                f"candidate, got {system.name} of {system.inputs['clients']}.",
-                key=f"{path}.inputs.{role}",
-            )
-        other = arms.setdefault(system.settings.arm, role)
-        if other != role:
-            raise ConfigError(
-                f"{path}.inputs.{role} must name a system with an arm of its own, got {system.name}, whose arm "
-                f"{system.settings.arm!r} is also that of {other}.",
-                key=f"{path}.inputs.{role}",
-            )
+    check_comparable(suppliers, path, reference="candidate", noun="system", relation="of", shared="clients")
 
 
 STAGE = Stage(

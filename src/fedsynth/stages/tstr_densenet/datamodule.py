@@ -50,7 +50,7 @@ class StepOrder(BatchOrder):
 
 
 class ImageData(L.LightningDataModule):
-    """Batches of uint8 images with a row of 0 and 1 an image; the module makes gray levels of them.
+    """Batches of uint8 images with a row of targets in [0, 1] an image; the module makes gray levels of them.
 
     Args:
         train: Images to train on.
@@ -74,7 +74,7 @@ class ImageData(L.LightningDataModule):
         world_size: int = 1,
     ) -> None:
         super().__init__()
-        self.train = {"image": train.image, "target": train.targets()}
+        self.train = {"image": train.image, "target": train.training_targets()}
         self.val = {"image": val.image, "target": val.targets()}
         self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
         self.sharding: dict[str, Any] = {"seed": seed, "rank": rank, "world_size": world_size}

@@ -64,7 +64,7 @@ def check_same_task(train: ImageSet, real: ImageSet, name: str) -> None:
 
 def balanced_weights(train: ImageSet) -> Float[Tensor, " k"]:
     """n / (k n_c) of a class, negatives / positives of a label; 1 for those that never occur."""
-    positive = train.targets().sum(0)
+    positive = train.training_targets().sum(0)
     num = len(train)
     weight = (
         num / (len(train.classes) * positive) if train.task == MULTICLASS else (num - positive) / positive

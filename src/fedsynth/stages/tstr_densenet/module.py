@@ -24,12 +24,17 @@ def classification_loss(
 
     Args:
         logits: Of each class or label.
-        target: 0 and 1, one column a class; exactly one 1 in each row of a multi-class task.
+        target: Probabilities, one column a class, summing to 1 in a multi-class task: 0 and 1, or soft labels, with
+            which a classifier learns what another one says (knowledge distillation at temperature 1).
         task: ``multiclass`` or ``multilabel``.
         weight: Of each class; of labels, that of their positives.
+
+    Returns:
+        Of classes Σ_i Σ_c w_c t_ic (−log p_ic) / Σ_i Σ_c w_c t_ic, which for 0 and 1 is PyTorch's weighted mean.
     """
     if task == MULTICLASS:
-        return nnf.cross_entropy(logits, target.argmax(1), weight=weight)
+        weighted = target * weight
+        return -(weighted * logits.log_softmax(1)).sum() / weighted.sum()
     return nnf.binary_cross_entropy_with_logits(logits, target, pos_weight=weight)
 
 

@@ -13,6 +13,7 @@ from fedsynth.evaluation import replicate_intervals
 from fedsynth.evaluation.macro_auroc import MACRO, auroc_replicates
 from fedsynth.pipeline.stage import Metric, StageContext
 from fedsynth.seeding import generator
+from fedsynth.stages.computing_device import computing_device
 from fedsynth.stages.image_set import ImageSet
 from fedsynth.stages.image_set_kinds import MULTICLASS
 from fedsynth.stages.out_of_memory import with_smaller_batches
@@ -23,17 +24,11 @@ from fedsynth.stages.tstr_densenet.trained import TrainedDenseNet
 TEN_CROP = "ten_crop"
 
 
-def device_of(context: StageContext) -> str:
-    """Where images are scored: on the graphics card that the trainer may use, if there is one."""
-    wants_gpu = context.trainer.get("accelerator", "cpu") in ("auto", "gpu", "cuda")
-    return "cuda" if wants_gpu and torch.cuda.is_available() else "cpu"
-
-
 def test_probability(
     fitted: Fitted, images: ImageSet, settings: ClassifierSettings, context: StageContext
 ) -> Float[Tensor, "n k"]:
     """Probabilities of real images, by the views the settings ask for."""
-    device = device_of(context)
+    device = computing_device(context)
     trained = TrainedDenseNet(fitted.network.to(device), images.task, images.classes, device)
     probability = viewed_probability(
         trained, images, test_views=settings.test_views, resize_size=settings.resize_size,

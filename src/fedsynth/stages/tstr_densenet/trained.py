@@ -35,7 +35,7 @@ class TrainedDenseNet:
     network: DenseNetClassifier
     task: str
     classes: tuple[str, ...]
-    device: str = "cpu"
+    device: str | torch.device = "cpu"
 
     @property
     def dim(self) -> int:
@@ -97,7 +97,9 @@ def weights_file(seeds: Sequence[int], seed: int) -> str:
     return CLASSIFIER if seed == seeds[0] else CLASSIFIER.replace(".", f"-{seed}.")
 
 
-def open_densenet(artifact: Artifact, device: str = "cpu", seed: int | None = None) -> TrainedDenseNet:
+def open_densenet(
+    artifact: Artifact, device: str | torch.device = "cpu", seed: int | None = None
+) -> TrainedDenseNet:
     """The classifier of a ``tstr_densenet`` stage.
 
     Args:
