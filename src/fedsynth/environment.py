@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import ConfigError
+from fedsynth.pipeline.threads import set_threads
 
 PACKAGES = (
     "torch", "lightning", "torchmetrics", "hydra-core", "numpy", "scipy", "scikit-learn", "diffusers",
@@ -22,7 +23,7 @@ def prepare_process(trainer: Mapping[str, Any]) -> None:
     """Threads and warnings of this process, before any stage runs.
 
     The number of threads changes the last bits of sums, and with them what training reaches: it is set
-    from ``trainer.num_threads`` (0: torch decides) and stated with every result.
+    from ``trainer.num_threads`` (0: torch decides) and stated with every result. A stage may ask for another one.
 
     Raises:
         ConfigError: If the trainer wants a GPU and there is none.
@@ -40,10 +41,7 @@ def prepare_process(trainer: Mapping[str, Any]) -> None:
             f"trainer.accelerator={accelerator}, but torch finds no CUDA device here. Say trainer=cpu, or "
             "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES."
         )
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    threads = int(trainer.get("num_threads") or 0)
-    if threads:
-        torch.set_num_threads(max(1, threads // ranks))
+    set_threads(trainer, int(os.environ.get("WORLD_SIZE", "1")))
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # All data sit in memory and batches are indexed: worker processes would only cost time.

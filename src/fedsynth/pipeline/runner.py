@@ -19,6 +19,7 @@ from fedsynth.pipeline.public_part import public_part, require_declared
 from fedsynth.pipeline.ranks import Ranks
 from fedsynth.pipeline.settings import named_files
 from fedsynth.pipeline.stage import Outcome, Side, StageContext
+from fedsynth.pipeline.threads import stage_threads
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +220,8 @@ class Runner:
             return self.store.commit(planned.name, planned.key, manifest)
 
         # Every process takes part in training, which has barriers of its own.
-        outcome = call() if planned.stage.trains else self.ranks.on_first(call)
+        with stage_threads(planned.trainer, self.ranks.world_size):
+            outcome = call() if planned.stage.trains else self.ranks.on_first(call)
         return self.ranks.on_first(commit)
 
     def _manifest(
