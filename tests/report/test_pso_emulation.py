@@ -161,3 +161,10 @@ def test_a_comparison_says_in_which_groups(emulated: ReportContent, masked: Repo
     assert f"TSTR: DiADM + features, filtered; in {tag} {EMULATED}" in titles
     alone = {row.title for row in collect_results(group_runs(emulated.runs).groups).rows}
     assert f"TSTR: DiADM + features, {EMULATED}" in alone
+
+
+def test_the_report_says_from_what_labels_classifiers_learned(tmp_path: Path, masked: ReportContent) -> None:
+    soft = render_markdown(reported(tmp_path, labels="soft"))
+    assert "**Soft labels** are ours, not the paper's" in soft
+    assert "audits of images do not see it" in soft
+    assert "Soft labels" not in render_markdown(masked)

@@ -6,7 +6,7 @@ import pytest
 
 from fedsynth.report.glossary import arm_title, row_title
 from fedsynth.report.pso_names import SYSTEMS, base_of, image_rank, image_title, paper_arm
-from fedsynth.report.pso_systems import origin_of
+from fedsynth.report.pso_systems import has_soft_labels, origin_of
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,14 @@ def test_origins_are_found_by_walking_the_inputs():
 @pytest.mark.parametrize("name", ["cycle", "lost", "net", "nowhere"])
 def test_what_leads_to_no_real_images_has_no_origin(name):
     assert origin_of({"stages": STAGES}, name) is None
+
+
+def test_a_union_with_soft_labels_of_one_site_has_soft_labels():
+    stages = {
+        "hard": {"stage": "select_images", "labels": "hard"},
+        "soft": {"stage": "select_images", "labels": "soft"},
+        "both": {"stage": "data_sharing", "inputs": {"first": "hard", "second": "soft"}},
+        "neither": {"stage": "data_sharing", "inputs": {"first": "hard", "second": "hard"}},
+    }
+    found = {name for name in stages if has_soft_labels({"stages": stages}, name)}
+    assert found == {"soft", "both"}

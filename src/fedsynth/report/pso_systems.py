@@ -144,6 +144,14 @@ def _arms(run: Run) -> Iterator[tuple[str, str]]:
         yield from dict(stage.notes.get("stages") or {}).items()
 
 
+def has_soft_labels(config: Config, name: str) -> bool:
+    """Whether a set is released with what classifiers say of its images, or is a union that holds such a set."""
+    one = stage_config(config, name)
+    if one.get("stage") == "data_sharing":
+        return any(has_soft_labels(config, site) for site in inputs_of(config, name).values())
+    return one.get("stage") == "select_images" and one.get("labels") == "soft"
+
+
 def _generator(config: Config, inputs: Mapping[str, str]) -> str:
     """``diffusion on features (efficientnet_lite0), autoguidance``: condition and guidance of the candidates."""
     candidates = inputs.get("candidates", "")

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from fedsynth.errors import PrivacyError
 from fedsynth.pipeline.artifacts import Artifact
 from fedsynth.pipeline.settings import setting
@@ -54,6 +52,8 @@ def behave(behavior: str, context: StageContext) -> None:
     if behavior == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
     if behavior == "note threads":
+        import torch
+
         (context.scratch.parent.parent / f"threads-{context.name}").write_text(str(torch.get_num_threads()))
     if behavior.startswith("wait:"):
         (context.output / "half-written.json").write_text('{"half": ')

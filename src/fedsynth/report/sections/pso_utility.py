@@ -11,6 +11,7 @@ from fedsynth.report.pso_systems import (
     CLASSIFIER,
     PAPER_HEADING,
     ImageSystem,
+    has_soft_labels,
     image_systems,
     inputs_of,
     printed_rows,
@@ -60,6 +61,7 @@ def image_utility_section(material: Material) -> Section | None:
         " by test image, its interval by resampling patients and classifier seeds; positive: something was lost. The"
         " generator is held fixed.",
         _sizes_note(material, own),
+        _labels_note(material, own),
         _standing(material, printed),
         material.caption(f"Training sets of {len(own)} systems. {_spread(material)}"),
         _table(material, own, printed),
@@ -190,7 +192,18 @@ def _sizes_note(material: Material, systems: Sequence[ImageSystem]) -> str:
     spread = f"{min(others):,}" if len(others) == 1 else f"{min(others):,} to {max(others):,}"
     return (
         f"**Sets differ in size**: {told} real training images against {spread} in other sets. A gap then holds what"
-        " fewer images cost as well as what synthetic ones do."
+        " the number of images changes as well as what synthetic ones do."
+    )
+
+
+def _labels_note(material: Material, systems: Sequence[ImageSystem]) -> str:
+    """Says from what classifiers learned where it is not the class of the source."""
+    if not any(has_soft_labels(material.runs[0].config, one.images) for one in systems):
+        return ""
+    return (
+        "**Soft labels** are ours, not the paper's: beside each image goes what the real classifiers of its site say of"
+        " it, averaged over their seeds, and classifiers learn from these probabilities instead of the class of the source."
+        " What those classifiers know of their training images leaves with them; audits of images do not see it."
     )
 
 
