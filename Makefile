@@ -10,6 +10,8 @@
 VENV ?= .venv
 gpus :=
 processes := 2
+# Test files run side by side.
+workers := 2
 overrides :=
 args :=
 yes :=
@@ -25,7 +27,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 1000000000
 
 # ---- the command line, made ready for Hydra ---------------------------------------------------------------------
 
-_own := VENV PYTHON RUN_ID gpus processes overrides args yes
+_own := VENV PYTHON RUN_ID gpus processes workers overrides args yes
 _environment := DATA_DIR LOG_DIR WANDB_% OMP_% MALLOC_% MKL_% CUDA_% NCCL_% TORCH_% HYDRA_% PYTHON% CI SHELL MAKE%
 
 # Names of our own begin with an underscore: a typed `hydra=...` would replace a variable `hydra` of this file.
@@ -105,11 +107,11 @@ report: $(STAMP) ## Write the report of the newest run, or: make report experime
 compare: $(STAMP) ## Compare runs on one page: make compare experiment=a,b | runs="x,y" | last=6 [logger=wandb]
 	$(BIN)/python -m fedsynth.compare $(_hydra)
 
-test: $(STAMP) ## Run all tests (real data: DATA_DIR=...); args="-k name" narrows them
-	$(BIN)/python -m pytest $(value args)
+test: $(STAMP) ## Run all tests (real data: DATA_DIR=...); args="-k name" narrows them; workers=0: in one process
+	$(BIN)/python -m pytest -n $(workers) --dist loadfile $(value args)
 
 test-fast: $(STAMP) ## Run the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow and not ddp" $(value args)
+	$(BIN)/python -m pytest -m "not slow and not ddp" -n $(workers) --dist loadfile $(value args)
 
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 # Before torch is imported anywhere: it reads these once. Subprocesses inherit them.
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+# One thread each where tests run side by side (make test).
+_threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
+os.environ.setdefault("OMP_NUM_THREADS", str(_threads))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ISOLATED_ENVIRONMENT = {

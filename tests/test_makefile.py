@@ -102,7 +102,8 @@ def test_overrides_carries_what_is_no_assignment(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["gpus=1", "processes=3", "DATA_DIR=/d", "LOG_DIR=/l", "WANDB_MODE=offline", "args=-x"]
+    "word",
+    ["gpus=1", "processes=3", "workers=4", "DATA_DIR=/d", "LOG_DIR=/l", "WANDB_MODE=offline", "args=-x"],
 )
 def test_settings_of_make_and_the_environment_stay_out_of_hydra(installed: Path, word: str) -> None:
     assert hydra_arguments(dry_run(installed, "train", "trainer=cpu", word)) == ["trainer=cpu"]
@@ -209,8 +210,10 @@ def test_plan_and_report_pass_the_same_values(installed: Path) -> None:
 
 def test_fast_tests_leave_out_slow_and_ddp(installed: Path) -> None:
     command = dry_run(installed, "test-fast", "args=-k 'a or b' -x")
-    assert command[1:] == ["-m", "pytest", "-m", "not slow and not ddp", "-k", "a or b", "-x"]
-    assert dry_run(installed, "test")[1:] == ["-m", "pytest"]
+    beside = ["-n", "2", "--dist", "loadfile"]
+    assert command[1:] == ["-m", "pytest", "-m", "not slow and not ddp", *beside, "-k", "a or b", "-x"]
+    assert dry_run(installed, "test")[1:] == ["-m", "pytest", *beside]
+    assert dry_run(installed, "test", "workers=0")[1:5] == ["-m", "pytest", "-n", "0"]
 
 
 def test_check_is_lint_types_test_in_this_order(installed: Path) -> None:

@@ -202,8 +202,8 @@ def _labels_note(material: Material, systems: Sequence[ImageSystem]) -> str:
         return ""
     return (
         "**Soft labels** are ours, not the paper's: beside each image goes what the real classifiers of its site say of"
-        " it, averaged over their seeds, and classifiers learn from these probabilities instead of the class of the source."
-        " What those classifiers know of their training images leaves with them; audits of images do not see it."
+        " it, averaged over their seeds, and classifiers learn from these probabilities instead of the class of the"
+        " source. What those classifiers know of their training images leaves with them; audits of images do not see it."
     )
 
 
