@@ -12,9 +12,11 @@ import pytest
 from hypothesis import settings
 
 # Before torch is imported anywhere: it reads these once. Subprocesses inherit them.
-# One thread each where tests run side by side (make test).
-_threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
-os.environ.setdefault("OMP_NUM_THREADS", str(_threads))
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # tests run side by side (make test); the parent has set its own number
+    os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ISOLATED_ENVIRONMENT = {

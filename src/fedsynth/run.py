@@ -193,6 +193,7 @@ class Run:
 
         def describe(planned: PlannedStage) -> dict[str, Any]:
             data = [entry for name in planned.stage.data for entry in source_records(sources[name])]
-            return {"data": data, "environment": environment, "commit": commit}
+            threads = int(planned.trainer.get("num_threads") or 0)  # a stage may ask for its own number
+            return {"data": data, "environment": {**environment, "threads": threads}, "commit": commit}
 
         return describe

@@ -180,3 +180,12 @@ def test_factors_are_named_without_their_section(key, name):
 def test_values_are_shown_as_configs_write_them():
     values = (None, True, 4.0, 1e-5, [1, "a"], math.inf)
     assert [shown(value) for value in values] == ["null", "true", "4", "1e-05", "[1, a]", "∞"]
+
+
+def test_threads_of_a_stage_or_a_group_are_hardware():
+    one = config(tstr={"stage": "tstr_densenet", "trainer": {"num_threads": 1, "max_epochs": 3}})
+    two = config(tstr={"stage": "tstr_densenet", "trainer": {"num_threads": 8, "max_epochs": 3}})
+    one["image_classifier"], two["image_classifier"] = {"num_threads": 1}, {"num_threads": 8}
+    assert differing_keys([flat_settings(one), flat_settings(two)]) == {}
+    two["stages"]["tstr"]["trainer"]["max_epochs"] = 4
+    assert set(differing_keys([flat_settings(one), flat_settings(two)])) == {"stages.tstr.trainer.max_epochs"}

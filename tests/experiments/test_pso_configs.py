@@ -221,7 +221,7 @@ def test_soft_labels_differ_from_the_default_in_labels_and_number() -> None:
     stages = planned(POLICIES)
     default, one, more = (
         vars(stages[name].settings)
-        for name in ("diadm_features_filtered", "select_soft_one", "diadm_features_soft")
+        for name in ("diadm_features_filtered", "select_soft_single", "diadm_features_soft")
     )
     assert {name for name in one if one[name] != default[name]} == {"arm", "labels"}
     assert {name for name in more if more[name] != one[name]} == {

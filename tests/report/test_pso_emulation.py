@@ -166,5 +166,6 @@ def test_a_comparison_says_in_which_groups(emulated: ReportContent, masked: Repo
 def test_the_report_says_from_what_labels_classifiers_learned(tmp_path: Path, masked: ReportContent) -> None:
     soft = render_markdown(reported(tmp_path, labels="soft"))
     assert "**Soft labels** are ours, not the paper's" in soft
-    assert "audits of images do not see it" in soft
+    assert "what several images of one person tell together" in soft
+    assert "DiADM + features, filtered, soft labels" in soft
     assert "Soft labels" not in render_markdown(masked)

@@ -6,7 +6,7 @@ import pytest
 
 from fedsynth.report.glossary import arm_title, row_title
 from fedsynth.report.pso_names import SYSTEMS, base_of, image_rank, image_title, paper_arm
-from fedsynth.report.pso_systems import has_soft_labels, origin_of
+from fedsynth.report.pso_systems import origin_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,9 @@ from fedsynth.report.pso_systems import has_soft_labels, origin_of
         ("real_site_0", "real", "real images, site 0"),
         ("diadm_features_filtered_site_12", "diadm_features", "DiADM + features, filtered, site 12"),
         ("diadm_features_filtered_soft", "diadm_features", "DiADM + features, filtered, soft labels"),
+        ("diadm_features_soft_site_0", "diadm_features", "DiADM + features, soft labels, site 0"),
+        ("diadm_features_soft_single", "diadm_features", "DiADM + features, soft labels, single"),
+        ("diadm_softplus", "diadm", "DiADM, softplus"),
         ("data_sharing_soft", "data_sharing", "shared sets of all sites, soft labels"),
         ("realistic", None, None),
         ("fedmpa", None, None),
@@ -42,9 +45,10 @@ def test_filtered_sets_stand_beside_the_papers_filtered_row():
 
 
 def test_sets_with_soft_labels_stand_beside_no_row_of_the_paper():
-    for arm in ("diadm_features_filtered_soft", "data_sharing_soft", "data_sharing_soft_site_0"):
-        assert paper_arm(arm, is_filtered=True) not in SYSTEMS
-        assert paper_arm(arm, is_filtered=True) != "diadm_features_filtered"
+    for arm in ("diadm_features", "diadm_features_filtered_soft", "data_sharing", "data_sharing_soft"):
+        found = paper_arm(arm, is_filtered=True, has_soft_labels=True)
+        assert found not in SYSTEMS
+        assert found != "diadm_features_filtered"
 
 
 def test_tables_of_numbers_know_image_systems():
@@ -99,10 +103,11 @@ def test_what_leads_to_no_real_images_has_no_origin(name):
 
 def test_a_union_with_soft_labels_of_one_site_has_soft_labels():
     stages = {
-        "hard": {"stage": "select_images", "labels": "hard"},
-        "soft": {"stage": "select_images", "labels": "soft"},
+        "images": {"stage": "xray_images"},
+        "hard": {"stage": "select_images", "labels": "hard", "inputs": {"images": "images"}},
+        "soft": {"stage": "select_images", "labels": "soft", "inputs": {"images": "images"}},
         "both": {"stage": "data_sharing", "inputs": {"first": "hard", "second": "soft"}},
         "neither": {"stage": "data_sharing", "inputs": {"first": "hard", "second": "hard"}},
     }
-    found = {name for name in stages if has_soft_labels({"stages": stages}, name)}
+    found = {name for name in stages if origin_of({"stages": stages}, name).has_soft_labels}
     assert found == {"soft", "both"}

@@ -104,7 +104,7 @@ def test_a_balanced_refill_has_the_class_counts_of_the_sources(
     assert refilled == sum(row["dropped"] for row in table.values()) > 0
 
 
-def test_several_images_a_source_keep_the_mix_and_the_mask(
+def test_several_images_a_source_keep_the_mask_and_are_counted_by_class(
     tmp_path: Path, inputs: dict[str, Artifact]
 ) -> None:
     wanted = {"when_all_flagged": "class_balanced", "max_per_source": 5, "images_per_source": 2}

@@ -130,6 +130,9 @@ def test_balanced_weights_give_every_class_the_same_part_of_the_loss() -> None:
     torch.testing.assert_close(
         balanced_weights(soft) * soft.training_targets().sum(0), torch.full((3,), 20 / 3)
     )
+    # What softmax leaves to a class that no image has must not get a weight of hundreds.
+    tails = dataclasses.replace(one, label=one.label.clamp(max=1), soft_label=one.targets() * 0.97 + 0.01)
+    assert balanced_weights(tails)[2] == 1
     labels = images(30, task="multilabel")
     positive = labels.targets().sum(0)
     torch.testing.assert_close(balanced_weights(labels) * positive, 30 - positive)

@@ -29,6 +29,8 @@ IGNORED_KEYS = {
     "data.dir", "data.download", "data.edaic_root", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
     "trainer.num_threads", "trainer.strategy", "trainer.compile", "trainer.benchmark", "trainer.deterministic",
 }  # fmt: skip
+#: Hardware of single stages and groups.
+IGNORED_ENDINGS = (".num_threads",)
 SEED = "seed"
 ABSENT = "—"
 #: A sweep may move so many other settings along with the one it is named after.
@@ -88,7 +90,11 @@ def flat_settings(config: dict[str, Any]) -> dict[str, Any]:
     for section, value in config.items():
         if section not in IGNORED_SECTIONS:
             _flatten(value, section, flat)
-    return {key: value for key, value in flat.items() if key not in IGNORED_KEYS}
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in IGNORED_KEYS and not key.endswith(IGNORED_ENDINGS)
+    }
 
 
 def differing_keys(settings: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def set_threads(trainer: Mapping[str, Any], num_processes: int) -> None:
-    """Give this process its share of ``trainer.num_threads``; 0 or nothing leaves the number as it is."""
+    """Give this process its share of ``trainer.num_threads``; 0 or nothing leaves the number that the run has."""
     wanted = int(trainer.get("num_threads") or 0)
     if wanted:
         import torch

@@ -5,6 +5,8 @@ An arm starts with one of ``SYSTEMS``; what follows it (``_unfiltered``, ``_drop
 
 from __future__ import annotations
 
+import re
+
 #: In the order of the paper's tables.
 SYSTEMS = {
     "real": "real images",
@@ -17,7 +19,8 @@ SYSTEMS = {
 }
 FILTERED = "filtered"
 #: In the name of an arm whose classifiers learn from what C_r says of each image: ours, not the paper's.
-SOFT = "soft"
+SOFT = re.compile(r"_soft(?:_|$|(?=, ))")
+SOFT_LABELS = "soft labels"
 
 
 def base_of(arm: str) -> str | None:
@@ -31,18 +34,18 @@ def image_title(arm: str) -> str | None:
     base = base_of(arm)
     if base is None:
         return None
-    rest = arm.removeprefix(base).replace("_site_", ", site ").replace(f"_{SOFT}", ", soft labels")
-    rest = rest.strip("_, ").replace("_", " ")
+    rest = re.sub(SOFT, f", {SOFT_LABELS}, ", arm.removeprefix(base).replace("_site_", ", site "))
+    rest = rest.strip("_, ").replace(", , ", ", ").replace("_", " ")
     return SYSTEMS[base] + (f", {rest}" if rest else "")
 
 
-def paper_arm(arm: str, *, is_filtered: bool) -> str:
+def paper_arm(arm: str, *, is_filtered: bool, has_soft_labels: bool = False) -> str:
     """The paper's row an arm stands beside: ``diadm_features``, or ``diadm_features_filtered`` (the paper's "Ours").
 
-    An arm with soft labels stands beside none: its own name is no row of the paper.
+    A set with soft labels, whatever its arm is called, stands beside none: what is returned is no row of the paper.
     """
-    if f"_{SOFT}" in arm:
-        return arm
+    if has_soft_labels:
+        return f"{arm} ({SOFT_LABELS})"
     base = base_of(arm) or arm
     return f"{base}_{FILTERED}" if is_filtered and base != "data_sharing" else base
 

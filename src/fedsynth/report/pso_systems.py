@@ -8,11 +8,13 @@ from typing import Any
 
 from fedsynth.report.paper import PaperValue, read_paper_values
 from fedsynth.report.pso_emulation import EMULATED, RELEASED_CODE, emulated_title
-from fedsynth.report.pso_names import FILTERED, SYSTEMS, image_rank, image_title, paper_arm
+from fedsynth.report.pso_names import FILTERED, SOFT_LABELS, SYSTEMS, image_rank, image_title, paper_arm
 from fedsynth.report.runs import Run
 from fedsynth.report.section import Material, Row
 
 Config = Mapping[str, Any]
+#: The ``labels`` of ``select_images``.
+SOFT = "soft"
 CLASSIFIER, SITE_TEST, CROSS_VALIDATION = "tstr_densenet", "site_test", "cross_validation"
 #: Heading of numbers that the paper printed; they are of other data and networks.
 PAPER_HEADING = "paper"
@@ -34,12 +36,14 @@ class Origin:
         sites: Stages of real images behind them.
         is_filtered: Whether an identity filter chose among candidates.
         is_emulated: Whether it did so (for some of them) as the released code does, and may have let flagged ones pass.
+        has_soft_labels: Whether (some of) the images come with what classifiers say of them, to learn from.
     """
 
     title: str
     sites: tuple[str, ...]
     is_filtered: bool = False
     is_emulated: bool = False
+    has_soft_labels: bool = False
 
 
 NOWHERE = Origin("", ())
@@ -71,7 +75,9 @@ class ImageSystem:
 
     @property
     def paper_arm(self) -> str:
-        return paper_arm(self.arm, is_filtered=self.origin.is_filtered)
+        return paper_arm(
+            self.arm, is_filtered=self.origin.is_filtered, has_soft_labels=self.origin.has_soft_labels
+        )
 
     @property
     def is_own_site(self) -> bool:
@@ -103,7 +109,8 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         is_filtered = bool(found) and all(origin is not None and origin.is_filtered for origin in found)
         is_emulated = any(origin is not None and origin.is_emulated for origin in found)
         title = f"shared sets of {len(sites)} sites" + (f", {EMULATED}" if is_emulated else "")
-        return Origin(title, sites, is_filtered, is_emulated) if sites else None
+        is_soft = any(origin is not None and origin.has_soft_labels for origin in found)
+        return Origin(title, sites, is_filtered, is_emulated, is_soft) if sites else None
     root = origin_of(config, inputs["images"], depth + 1) if "images" in inputs else None
     if root is None:
         return None
@@ -115,7 +122,13 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         is_filtered = "reidentifier" in inputs and one.get("filter") != "none"
         is_emulated = is_filtered and one.get("filter") == RELEASED_CODE
         word = EMULATED if is_emulated else FILTERED if is_filtered else f"un{FILTERED}"
-        return Origin(f"{_generator(config, inputs)}, {word}", root.sites, is_filtered, is_emulated)
+        return Origin(
+            f"{_generator(config, inputs)}, {word}",
+            root.sites,
+            is_filtered,
+            is_emulated,
+            one.get("labels") == SOFT,
+        )
     return None
 
 
@@ -142,14 +155,6 @@ def _arms(run: Run) -> Iterator[tuple[str, str]]:
             yield str(arm), inputs.get("train") or inputs.get("released") or name
     for stage in run.of_kind(CROSS_VALIDATION):
         yield from dict(stage.notes.get("stages") or {}).items()
-
-
-def has_soft_labels(config: Config, name: str) -> bool:
-    """Whether a set is released with what classifiers say of its images, or is a union that holds such a set."""
-    one = stage_config(config, name)
-    if one.get("stage") == "data_sharing":
-        return any(has_soft_labels(config, site) for site in inputs_of(config, name).values())
-    return one.get("stage") == "select_images" and one.get("labels") == "soft"
 
 
 def _generator(config: Config, inputs: Mapping[str, str]) -> str:
@@ -208,11 +213,9 @@ def _label(arm: str, origin: Origin) -> str:
         return f"{origin.title} ({arm})"
     if origin.is_emulated:
         return emulated_title(title)
-    return (
-        f"{title}, {FILTERED}"
-        if origin.is_filtered and FILTERED not in title and "shared" not in title
-        else title
-    )
+    if origin.is_filtered and FILTERED not in title and "shared" not in title:
+        title = f"{title}, {FILTERED}"
+    return f"{title}, {SOFT_LABELS}" if origin.has_soft_labels and SOFT_LABELS not in title else title
 
 
 def site_name(material: Material, stage: str) -> str:

@@ -32,8 +32,9 @@ class ImageSet:
         source: Of made images the row of the real training image each was made of; None for real ones, and where the
             reader is a server or the images are of several sites.
         guidance: Of synthetic images the guidance weight each was sampled with.
-        soft_label: Of made images what the classifier of their site says of each: probabilities of the classes, or of
-            each label. Where they are given, classifiers are trained on them; ``label`` stays that of the source.
+        soft_label: Of made images what the classifiers of their site say of each on average: probabilities of the
+            classes, or of each label. Where they are given, classifiers are trained on them; ``label`` stays that of
+            the source.
 
     Raises:
         DataError: If types, shapes or lengths do not agree.

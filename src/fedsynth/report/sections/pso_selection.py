@@ -203,7 +203,7 @@ def _error_rates(material: Material, found: list[Selection]) -> str:
 
 
 def _classes(material: Material, found: list[Selection]) -> str:
-    """Per class of filtered sets, of the first run: sources, shares refused, accepted by round, dropped, refilled."""
+    """Per class of filtered sets, of the first run: sources, shares refused, accepted, dropped, refilled, released."""
     rows, most = [], 0
     for one in (one for one in found if one.is_filtered):
         stage = first_stage(material, one.stage)
@@ -216,12 +216,13 @@ def _classes(material: Material, found: list[Selection]) -> str:
                 share(item.get("flagged_share")), share(item.get("all_flagged_share")),
                 ", ".join(f"{value:,}" for value in accepted) or DASH,
                 _integer(item.get("dropped")), _integer(item.get("refilled")),
+                _integer(item.get("emitted")), _integer(item.get("missing")),
             ])  # fmt: skip
     if not rows:
         return ""
     header = [
         "policy", "class", "sources", "candidates flagged", "sources with all flagged at first",
-        "accepted by round", "dropped", "refilled",
+        "accepted by round", "dropped", "refilled", "released", "could not be had",
     ]  # fmt: skip
     header, rows = kept(rows, header)
     caption = material.caption(

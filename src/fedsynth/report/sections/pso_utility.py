@@ -11,7 +11,6 @@ from fedsynth.report.pso_systems import (
     CLASSIFIER,
     PAPER_HEADING,
     ImageSystem,
-    has_soft_labels,
     image_systems,
     inputs_of,
     printed_rows,
@@ -61,7 +60,7 @@ def image_utility_section(material: Material) -> Section | None:
         " by test image, its interval by resampling patients and classifier seeds; positive: something was lost. The"
         " generator is held fixed.",
         _sizes_note(material, own),
-        _labels_note(material, own),
+        _labels_note(own),
         _standing(material, printed),
         material.caption(f"Training sets of {len(own)} systems. {_spread(material)}"),
         _table(material, own, printed),
@@ -196,14 +195,16 @@ def _sizes_note(material: Material, systems: Sequence[ImageSystem]) -> str:
     )
 
 
-def _labels_note(material: Material, systems: Sequence[ImageSystem]) -> str:
+def _labels_note(systems: Sequence[ImageSystem]) -> str:
     """Says from what classifiers learned where it is not the class of the source."""
-    if not any(has_soft_labels(material.runs[0].config, one.images) for one in systems):
+    if not any(one.origin.has_soft_labels for one in systems):
         return ""
     return (
         "**Soft labels** are ours, not the paper's: beside each image goes what the real classifiers of its site say of"
         " it, averaged over their seeds, and classifiers learn from these probabilities instead of the class of the"
-        " source. What those classifiers know of their training images leaves with them; audits of images do not see it."
+        " source. Their gap also holds what a teacher of several classifiers is worth, and all have the same one."
+        " What those know of their training images leaves with the labels; audits, which look at images one by one, see"
+        " neither that nor what several images of one person tell together."
     )
 
 

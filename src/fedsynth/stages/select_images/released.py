@@ -59,7 +59,8 @@ def soft_labels(
 ) -> Float[Tensor, "m k"]:
     """Probabilities of the classes, averaged over the C_r of every seed that its stage trained.
 
-    One C_r ranks candidates, but as a teacher a single one passes on what its own seed got wrong.
+    One C_r ranks candidates, but as a teacher a single one passes on what its own seed got wrong. Each sees the whole
+    image, one view, as in the ranking.
 
     Args:
         classifier: Of the stage that trained C_r.
@@ -89,7 +90,7 @@ def release_order(images: ImageSet, num: int, seed: int) -> Int64[Tensor, " m"]:
 
 
 def save_released(made: ImageSet, context: StageContext) -> None:
-    """Images and labels for everybody; source and guidance weight of each for clients and auditors."""
+    """Images, labels and soft labels for everybody; source and guidance weight of each for clients and auditors."""
     tensors = made.to_tensors()
     context.save(IMAGES_FILE, {name: tensors[name] for name in PUBLIC if name in tensors})
     context.save_private(IMAGES_FILE, {name: tensors[name] for name in tensors if name not in PUBLIC})

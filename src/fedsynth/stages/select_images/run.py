@@ -1,6 +1,7 @@
 """Choose the synthetic set: score candidates shard by shard, sample again where all are flagged, emit, count.
 
-Images and labels leave the client, in an order that tells nothing of their sources; all else is a private part.
+Images, labels and, if asked for, soft labels leave the client, in an order that tells nothing of their sources; all else
+is a private part.
 """
 
 from __future__ import annotations

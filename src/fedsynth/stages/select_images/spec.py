@@ -193,8 +193,10 @@ def _uncovered(settings: SelectImagesSettings) -> tuple[str, ...]:
         "the settings of the selection; sources, verdicts, thresholds and shares refused are not shown to a server",
     )
     if settings.labels == SOFT:
+        how += ("the soft labels: classifiers trained on the private images wrote them; no formal guarantee",)
+    if settings.images_per_source > 1:
         how += (
-            "the soft labels: a classifier trained on the private images wrote them; no formal guarantee",
+            "what several images of one training image tell together: the filter and audits judge each alone",
         )
     if settings.filter == NO_FILTER:
         return (*how, "no identity filter: images may show the people of the training set")

@@ -63,13 +63,18 @@ def check_same_task(train: ImageSet, real: ImageSet, name: str) -> None:
 
 
 def balanced_weights(train: ImageSet) -> Float[Tensor, " k"]:
-    """n / (k n_c) of a class, negatives / positives of a label; 1 for those that never occur."""
+    """n / (k n_c) of a class, negatives / positives of a label; 1 for those that no image has.
+
+    Of soft labels n_c is the sum of the probabilities; a class that no source has counts as one that does not occur,
+    since what a classifier leaves to it is rounding and would get all the weight.
+    """
     positive = train.training_targets().sum(0)
     num = len(train)
     weight = (
         num / (len(train.classes) * positive) if train.task == MULTICLASS else (num - positive) / positive
     )
-    return torch.where((positive > 0) & (weight > 0), weight, torch.ones_like(weight))
+    occurs = train.targets().sum(0) > 0
+    return torch.where(occurs & (positive > 0) & (weight > 0), weight, torch.ones_like(weight))
 
 
 def fit_classifier(
