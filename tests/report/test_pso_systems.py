@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedsynth.report.glossary import arm_title, row_title
 from fedsynth.report.pso_names import SYSTEMS, base_of, image_rank, image_title, paper_arm
-from fedsynth.report.pso_systems import origin_of
+from fedsynth.report.pso_systems import ImageSystem, Origin, origin_of
+from fedsynth.report.sections.pso_sites import _matrix
 
 
 @pytest.mark.parametrize(
@@ -111,3 +114,17 @@ def test_a_union_with_soft_labels_of_one_site_has_soft_labels():
     }
     found = {name for name in stages if origin_of({"stages": stages}, name).has_soft_labels}
     assert found == {"soft", "both"}
+    # Titles are the rows of the matrix of sites: unlike sets must not share one.
+    titles = {name: origin_of({"stages": stages}, name).title for name in stages}
+    assert len(set(titles.values())) == len(titles)
+
+
+def test_the_matrix_of_sites_hides_no_set_behind_another_of_the_same_origin():
+    values = {"shared_a": 0.81, "shared_b": 0.92}
+    material = SimpleNamespace(get=lambda stage, arm, metric: SimpleNamespace(mean=values[stage], std=None))
+    origin = Origin("shared sets of 2 sites", ("a", "b"))
+    systems = [ImageSystem(name, name, "made", "a", origin, name) for name in values]
+    material.runs = [SimpleNamespace(config={"stages": {"a": {"site": 0}}})]
+    text = _matrix(material, systems, ["a"])
+    assert "81.00" in text
+    assert "92.00" in text

@@ -108,8 +108,9 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         sites = tuple(dict.fromkeys(site for origin in found if origin for site in origin.sites))
         is_filtered = bool(found) and all(origin is not None and origin.is_filtered for origin in found)
         is_emulated = any(origin is not None and origin.is_emulated for origin in found)
-        title = f"shared sets of {len(sites)} sites" + (f", {EMULATED}" if is_emulated else "")
         is_soft = any(origin is not None and origin.has_soft_labels for origin in found)
+        marks = (f", {EMULATED}" if is_emulated else "") + (f", {SOFT_LABELS}" if is_soft else "")
+        title = f"shared sets of {len(sites)} sites{marks}"
         return Origin(title, sites, is_filtered, is_emulated, is_soft) if sites else None
     root = origin_of(config, inputs["images"], depth + 1) if "images" in inputs else None
     if root is None:
@@ -122,13 +123,9 @@ def origin_of(config: Config, name: str, depth: int = 0) -> Origin | None:
         is_filtered = "reidentifier" in inputs and one.get("filter") != "none"
         is_emulated = is_filtered and one.get("filter") == RELEASED_CODE
         word = EMULATED if is_emulated else FILTERED if is_filtered else f"un{FILTERED}"
-        return Origin(
-            f"{_generator(config, inputs)}, {word}",
-            root.sites,
-            is_filtered,
-            is_emulated,
-            one.get("labels") == SOFT,
-        )
+        is_soft = one.get("labels") == SOFT
+        title = f"{_generator(config, inputs)}, {word}" + (f", {SOFT_LABELS}" if is_soft else "")
+        return Origin(title, root.sites, is_filtered, is_emulated, is_soft)
     return None
 
 

@@ -55,14 +55,17 @@ def _tested_systems(material: Material) -> list[ImageSystem]:
 
 def _matrix(material: Material, systems: list[ImageSystem], tested: list[str]) -> str:
     rows: dict[tuple[str, str], dict[str, str]] = {}
+    order: dict[str, int] = {}
     for one in systems:
+        title, site = one.origin.title, _trained_on(material, one)
+        if one.tested in rows.get((title, site), {}):  # two sets of one origin: neither may hide the other
+            title = f"{title} ({one.arm})"
+        order.setdefault(title, len(order))
         record = material.get(one.stage, one.arm, AUROC)
         text = percent(record.mean, record.std) if record else DASH
-        rows.setdefault((one.origin.title, _trained_on(material, one)), {})[one.tested] = (
-            f"**{text}**" if one.is_own_site else text
-        )
+        rows.setdefault((title, site), {})[one.tested] = f"**{text}**" if one.is_own_site else text
     lines, last = [], ""
-    for (title, site), cells in sorted(rows.items(), key=lambda item: _order(systems, item[0][0])):
+    for (title, site), cells in sorted(rows.items(), key=lambda item: order[item[0][0]]):
         lines.append(
             [cell(title) if title != last else "", cell(site), *(cells.get(name, DASH) for name in tested)]
         )
@@ -84,10 +87,6 @@ def _lossless(material: Material) -> str:
         f"The codec of this run ({', '.join(sorted(names))}) loses nothing: reconstructions **are** the real images. "
         "`codec=small_autoencoder` has some that are not."
     )
-
-
-def _order(systems: list[ImageSystem], title: str) -> int:
-    return next(index for index, one in enumerate(systems) if one.origin.title == title)
 
 
 def _trained_on(material: Material, system: ImageSystem) -> str:
