@@ -193,7 +193,9 @@ class Run:
 
         def describe(planned: PlannedStage) -> dict[str, Any]:
             data = [entry for name in planned.stage.data for entry in source_records(sources[name])]
-            threads = int(planned.trainer.get("num_threads") or 0)  # a stage may ask for its own number
+            threads = int(
+                planned.trainer.get("num_threads") or environment["threads"]
+            )  # a stage may have its own
             return {"data": data, "environment": {**environment, "threads": threads}, "commit": commit}
 
         return describe

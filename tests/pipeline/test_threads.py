@@ -54,4 +54,4 @@ def test_the_smallest_classifier_asks_for_one_thread_and_the_large_one_for_all()
     words = ["experiment=pso_secure", "trainer.num_threads=6"]
     small = compose_config(words).stages.tstr_real.trainer
     large = compose_config([*words, "image_classifier=densenet121"]).stages.tstr_real.trainer
-    assert (small.num_threads, large.num_threads) == (1, 6)
+    assert (small.num_threads, large.num_threads) == (1, 0)  # 0: those of the run

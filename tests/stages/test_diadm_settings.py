@@ -66,9 +66,9 @@ def test_the_networks_have_the_sizes_they_say(network: str, parameters: float) -
     assert sum(one.numel() for one in model.parameters()) / 1e6 == pytest.approx(parameters, rel=0.03)
 
 
-def test_the_cpu_training_has_1500_steps() -> None:
+def test_the_cpu_training_has_1000_steps() -> None:
     settings = stage_settings("diadm")
-    assert iterations_of(settings.kimg, settings.batch_size) == 1500
+    assert iterations_of(settings.kimg, settings.batch_size) == 1000
 
 
 @pytest.mark.parametrize(
