@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy import stats
 
 from fedsynth.diffusion.edm import EDMDenoiser
 from fedsynth.diffusion.edm_samplers import SamplerSettings
 from fedsynth.diffusion.lerp_guidance import GuidanceSettings
 from fedsynth.models.image_denoiser import ImageDenoiser
 from fedsynth.stages.synthesize_images.sampler import CandidateSampler
+from paired_ratio import paired_ratio
 
 LATENT_SHAPE, CONDITION_DIM, BATCH_SIZE = (4, 14, 14), 1280, 256
 SAMPLER = SamplerSettings("dpmpp_2m", num_steps=8, sigma_min=0.06, sigma_max=80.0, rho=7.0)
@@ -78,10 +78,8 @@ def main() -> None:
                 draws.append(seconds_of(lambda: sampler.draw(rows, 32, 1.0)))
             else:
                 calls.append(seconds_of(bare))
-    logs = np.log(np.array(draws) / np.array(calls))
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    low, mean, high = np.exp([logs.mean() - half, logs.mean(), logs.mean() + half])
-    print(f"draw / bare: {mean:.3f} (95 % interval {low:.3f} to {high:.3f}) over {len(logs)} turns")
+    low, mean, high = paired_ratio(draws, calls)
+    print(f"draw / bare: {mean:.3f} (95 % interval {low:.3f} to {high:.3f}) over {len(draws)} turns")
     print(
         f"images per CPU second: draw {num_images / np.median(draws):.0f}, bare {num_images / np.median(calls):.0f}"
     )

@@ -14,9 +14,9 @@ import time
 
 import numpy as np
 import torch
-from scipy import stats
 
 from fedsynth.models.densenet import slim_densenet
+from paired_ratio import paired_ratio
 
 BATCH_SIZE, SIDE, NUM_CLASSES = 64, 28, 3
 
@@ -51,10 +51,8 @@ def main() -> None:
     for turn in range(options.turns):
         for threads in (1, 2) if turn % 2 else (2, 1):
             found[threads].append(milliseconds(threads))
-    logs = np.log(np.array(found[2]) / np.array(found[1]))
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    low, mean, high = np.exp([logs.mean() - half, logs.mean(), logs.mean() + half])
-    print(f"two threads / one: {mean:.2f} (95 % interval {low:.2f} to {high:.2f}) over {len(logs)} turns")
+    low, mean, high = paired_ratio(found[2], found[1])
+    print(f"two threads / one: {mean:.2f} (95 % interval {low:.2f} to {high:.2f}) over {options.turns} turns")
     print(f"median step: {np.median(found[1]):.1f} ms with one thread, {np.median(found[2]):.1f} ms with two")
 
 

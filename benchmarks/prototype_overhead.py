@@ -25,7 +25,6 @@ import lightning
 import numpy as np
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from scipy import stats
 
 from fedsynth.data.medmnist import read_medmnist
 from fedsynth.data.mitbih import read_beats
@@ -38,6 +37,7 @@ from fedsynth.federated.trainer import FederatedTrainer
 from fedsynth.stages.fusion_encoder.datamodule import PairedClientsData
 from fedsynth.stages.fusion_encoder.module import FusionEncoder
 from fedsynth.stages.multimodal.class_counts import count_classes
+from paired_ratio import paired_ratio
 
 NETWORK: dict[str, Any] = {
     "backbone": "conv", "image_channels": [32, 64, 128], "signal_channels": [32, 64, 128],
@@ -170,9 +170,7 @@ def measure(pairs: PairedClients, options: argparse.Namespace) -> None:
             if round_ == 0:  # it has no bank yet, and warms caches up
                 ours.strategy.seconds.clear()  # type: ignore[union-attr]
     fedavg, fedmpa = (np.array(runner.clock.rounds[1:]) for runner in (plain, ours))
-    logs = np.log(fedmpa / fedavg)
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
-    low, ratio, high = np.exp([logs.mean() - half, logs.mean(), logs.mean() + half])
+    low, ratio, high = paired_ratio(fedmpa, fedavg)
     extra = (fedmpa - fedavg).mean()
     parts = {part: seconds / options.rounds for part, seconds in ours.strategy.seconds.items()}  # type: ignore[union-attr]
     parts["the rest (backward pass of the losses, noise of the clock)"] = extra - sum(parts.values())

@@ -67,7 +67,9 @@ def test_soft_labels_leave_only_where_they_are_asked_for(tmp_path: Path, inputs:
     (said,) = [text for text in STAGE.uncovered(selection_settings(labels="soft")) if "soft labels" in text]
     assert "no formal guarantee" in said
     assert not any("soft labels" in text for text in STAGE.uncovered(selection_settings()))
+    refilled = STAGE.uncovered(selection_settings(when_all_flagged="class_balanced", max_per_source=2))
     several = STAGE.uncovered(selection_settings(images_per_source=2))
+    assert several == refilled
     assert set(several) - set(STAGE.uncovered(selection_settings())) == {
         "what several images of one training image tell together: the filter and audits judge each alone"
     }

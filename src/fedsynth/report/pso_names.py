@@ -19,7 +19,7 @@ SYSTEMS = {
 }
 FILTERED = "filtered"
 #: In the name of an arm whose classifiers learn from what C_r says of each image: ours, not the paper's.
-SOFT = re.compile(r"_soft(?:_|$|(?=, ))")
+SOFT_ARM = re.compile(r"_soft(?:_|$|(?=, ))")
 SOFT_LABELS = "soft labels"
 
 
@@ -34,7 +34,7 @@ def image_title(arm: str) -> str | None:
     base = base_of(arm)
     if base is None:
         return None
-    rest = re.sub(SOFT, f", {SOFT_LABELS}, ", arm.removeprefix(base).replace("_site_", ", site "))
+    rest = re.sub(SOFT_ARM, f", {SOFT_LABELS}, ", arm.removeprefix(base).replace("_site_", ", site "))
     rest = rest.strip("_, ").replace(", , ", ", ").replace("_", " ")
     return SYSTEMS[base] + (f", {rest}" if rest else "")
 

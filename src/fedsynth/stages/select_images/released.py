@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -31,7 +31,7 @@ def released_set(
     emitted: Emission,
     scorer: CandidateScorer,
     images: ImageSet,
-    classifier: Artifact | None,
+    inputs: Mapping[str, Artifact],
 ) -> ImageSet:
     """The images of the emitted candidates with the labels of their sources and, if asked for, what C_r says of them."""
     picture = torch.empty(len(emitted), *images.image.shape[1:], dtype=torch.uint8)
@@ -40,6 +40,7 @@ def released_set(
         if len(entries):
             latent = one.latents(emitted.position[entries], emitted.candidate[entries])
             picture[entries] = scorer.pictures(latent)
+    soft = soft_labels(inputs["classifier"], picture, scorer) if settings.labels == SOFT else None
     return ImageSet(
         image=picture,
         label=images.label[emitted.source],
@@ -47,9 +48,7 @@ def released_set(
         task=images.task,
         source=emitted.source,
         guidance=emitted.weight,
-        soft_label=soft_labels(classifier, picture, scorer)
-        if classifier and settings.labels == SOFT
-        else None,
+        soft_label=soft,
     )
 
 
@@ -67,10 +66,9 @@ def soft_labels(
         picture: Released images.
         scorer: Where and in which batches is computed.
     """
-    probability = torch.zeros(())
-    for seed in classifier.manifest["settings"]["seeds"]:
-        probability = probability + scorer.answers_of(open_densenet(classifier, scorer.device, seed), picture)
-    return probability / len(classifier.manifest["settings"]["seeds"])
+    seeds = classifier.manifest["settings"]["seeds"]
+    answers = [scorer.answers_of(open_densenet(classifier, scorer.device, seed), picture) for seed in seeds]
+    return torch.stack(answers).mean(0)
 
 
 def release_order(images: ImageSet, num: int, seed: int) -> Int64[Tensor, " m"]:

@@ -83,7 +83,7 @@ def run(settings: SelectImagesSettings, inputs: Mapping[str, Artifact], context:
     group, names = label_groups(images.targets()[rows], images.classes)
     advice = nothing_passes(settings, rounds, thresholds, group, names)
     emitted = emission(settings, rounds, group, names, advice)
-    made = released_set(settings, rounds, emitted, scorer, images, inputs.get("classifier"))
+    made = released_set(settings, rounds, emitted, scorer, images, inputs)
     made = made.rows(release_order(images, len(made), settings.seed))
     save_released(made, context)
     if shown := verdict_tensors(rounds, emitted, group, settings.num_shown, scorer, images):

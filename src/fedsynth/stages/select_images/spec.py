@@ -194,7 +194,8 @@ def _uncovered(settings: SelectImagesSettings) -> tuple[str, ...]:
     )
     if settings.labels == SOFT:
         how += ("the soft labels: classifiers trained on the private images wrote them; no formal guarantee",)
-    if settings.images_per_source > 1:
+    is_refilled = settings.when_all_flagged != DROP and settings.max_per_source > 1
+    if settings.images_per_source > 1 or (settings.filter == MASK and is_refilled):
         how += (
             "what several images of one training image tell together: the filter and audits judge each alone",
         )
